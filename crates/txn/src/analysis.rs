@@ -1,7 +1,7 @@
-//! The first pass over the log after a crash: what is allocated, and since when; and what was not committed.
+//! The first pass over the log after a crash: which pages are allocated and since when, and what was not committed.
 //!
-//! A page that was freed and allocated again has records of several lives. Only those of the last one are redone, so the
-//! last record that allocates or frees a page says from where on its records count.
+//! A page that was freed and allocated again has records of several lives. Only those of the last life are redone: the
+//! last record that allocates or frees the page says from where on its records count.
 
 use crate::{
     TxnError,
@@ -16,34 +16,34 @@ use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
 use vellum_wal::Record;
 
-/// A transaction whose end has not been seen. Its changes are read again if they are to be undone: there may be more of them than
-/// memory has room for.
+/// A transaction whose end has not been seen. Its changes are read again if they are to be undone: memory may not have
+/// room for all of them.
 #[derive(Default)]
 struct Unended {
-    /// Where its changes have their records, in order.
+    /// The places of the records of its changes, in order.
     changes: Vec<Lsn>,
-    /// The large values that it has replaced, each with the place of the record and the tree.
+    /// The large values that it has replaced, each with the place of the record, and the tree.
     replaced: Vec<(Lsn, PageId, BlobReference)>,
 }
 
-/// What the log says about space and transactions. All is kept in an order, so that recovery does the same each time.
+/// What the log says about space and transactions. Everything is kept in order, so that recovery is deterministic.
 pub(crate) struct Analysis {
-    /// Space is told of from here on.
+    /// Records about space count from here on.
     redo: Lsn,
     lives: Lives,
-    /// What groups say whose last record has not been seen.
+    /// What the groups say whose last record has not been seen.
     pending: BTreeMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
-    /// Few at a time, so that the tree is a node or two.
+    /// Few at a time, so the tree has a node or two.
     transactions: BTreeMap<u64, Unended>,
-    /// Large values that transactions have replaced which were committed, and that are not freed yet, by their first
-    /// pages, each with its tree.
+    /// Large values that committed transactions have replaced and that have not been freed yet, by their first pages,
+    /// each with its tree.
     replaced: BTreeMap<PageId, (PageId, BlobReference)>,
     pub records: u64,
     pub bytes: u64,
 }
 
 impl Analysis {
-    /// Of the log from the undo point on.
+    /// For the log from the undo point on.
     pub fn new(redo: Lsn) -> Self {
         Self {
             redo,
@@ -56,7 +56,7 @@ impl Analysis {
         }
     }
 
-    /// Takes the next record into account, and shows to `redone` what is to be redone of it.
+    /// Takes the next record into account, and shows `redone` those of its changes that must be redone.
     pub fn add(
         &mut self,
         record: Record<'_>,
@@ -82,7 +82,7 @@ impl Analysis {
             }
             RecordKind::Undo { transaction, of } => {
                 let unended = self.transactions.entry(transaction).or_default();
-                // Undo goes backwards: it is the last, or close to it.
+                // Undo goes backwards: the change is the last one, or close to it.
                 if let Some(index) = unended.changes.iter().rposition(|change| *change == of) {
                     unended.changes.remove(index);
                 }
@@ -118,7 +118,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// A record says something of an extent.
+    /// Notes what a record says about an extent.
     fn note(
         &mut self,
         (lsn, kind): (Lsn, RecordKind),
@@ -127,7 +127,8 @@ impl Analysis {
         file: &mut PoolFile,
     ) -> Result<(), TxnError> {
         match kind {
-            // Of what was before the redo point the map tells; but it may free what a transaction has replaced.
+            // The map covers what was before the redo point; but such a record may free what a transaction has
+            // replaced.
             _ if lsn < self.redo => {
                 if event == SpaceEvent::Freed {
                     self.replaced.remove(&extent.head);
@@ -141,7 +142,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// A transaction has ended: what it replaced is not needed any more if it was committed.
+    /// Notes that a transaction has ended. If it was committed, what it replaced is no longer needed.
     fn end(&mut self, transaction: u64, is_committed: bool) {
         let ended = self.transactions.remove(&transaction).unwrap_or_default();
         for (_, tree, reference) in ended.replaced.into_iter().filter(|_| is_committed) {
@@ -149,7 +150,7 @@ impl Analysis {
         }
     }
 
-    /// The transactions that have not ended, and where their changes have their records, in order, each with its transaction.
+    /// The transactions that have not ended, and the places of their changes, in order, each with its transaction.
     pub fn take_losers(&mut self) -> (Vec<u64>, Vec<(Lsn, u64)>) {
         let losers = self.transactions.keys().copied().collect();
         let of = |(loser, unended): (u64, Unended)| unended.changes.into_iter().map(move |lsn| (lsn, loser));
@@ -183,22 +184,22 @@ impl Analysis {
         Ok(())
     }
 
-    /// Since when pages are what they are, as the whole log tells.
+    /// Since when pages have been what they are, after the whole log has been read.
     pub fn take_lives(&mut self) -> Lives {
         std::mem::take(&mut self.lives)
     }
 }
 
-/// Since when pages are what they are: the LSN of the record that allocated or freed them last, if one of the log did; else
-/// zero. Asked for each record, so it is a table, of which there is as much as the log tells of.
+/// Since when pages have been what they are: the LSN of the record that last allocated or freed them, or zero if the
+/// log has none. It is looked up for each record, so it is a table, which covers only what the log mentions.
 #[derive(Default)]
 pub(crate) struct Lives(Vec<Option<Box<[Lsn; LIVES]>>>);
 
-/// The pages of a part of the table.
+/// The number of pages in a part of the table.
 const LIVES: usize = 512;
 
 impl Lives {
-    /// The pages of an extent begin another life.
+    /// Begins another life of the pages of an extent.
     fn begin(&mut self, extent: Extent, lsn: Lsn) {
         let (mut page, end) = (extent.head.0 as usize, extent.end().0 as usize);
         let parts = end.div_ceil(LIVES);
@@ -216,7 +217,7 @@ impl Lives {
         }
     }
 
-    /// Whether a record tells of a page's present life.
+    /// Whether a record belongs to a page's present life.
     pub fn counts(&self, page: PageId, lsn: Lsn) -> bool {
         self.of(page) <= lsn || planted(Bug::EarlierLifeRedone)
     }

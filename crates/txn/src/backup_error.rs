@@ -11,7 +11,7 @@ use vellum_vm::VmError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// It cannot be written.
+    /// The backup cannot be written.
     #[error(
         "cannot write the backup: {source}. The database is as it was; make room, or name another place, and try again"
     )]
@@ -19,25 +19,25 @@ pub enum BackupError {
         /// What the system reports.
         source: io::Error,
     },
-    /// It cannot be read.
+    /// The backup cannot be read.
     #[error("cannot read the backup: {source}")]
     Read {
         /// What the system reports.
         source: io::Error,
     },
-    /// Its file cannot be opened or made.
+    /// The file of the backup cannot be opened or made.
     #[error(transparent)]
     Open(#[from] VmError),
-    /// There is something in its place.
+    /// There is a file in its place already.
     #[error("{name} is there already, and a backup overwrites nothing; name another place")]
     Exists {
         /// Its name.
         name: String,
     },
-    /// It is something else.
+    /// The file is not a backup.
     #[error("this is not a backup of Vellum; `vellum backup DATABASE BACKUP` makes one")]
     Foreign,
-    /// It is of a later version.
+    /// The backup is of a later version.
     #[error(
         "this backup is of version {version}, which this program does not know; use the program that made it, or a later one"
     )]
@@ -45,18 +45,18 @@ pub enum BackupError {
         /// The version.
         version: u32,
     },
-    /// It ends before its end.
+    /// The backup is incomplete.
     #[error(
         "this backup is not whole: what made it was interrupted, or it was cut off while it was copied. Use another one"
     )]
     Unfinished,
-    /// It is not as it was written.
+    /// The backup is not as it was written.
     #[error("this backup is damaged: {what}. Use another copy of it, or another backup")]
     Damaged {
         /// What is wrong.
         what: String,
     },
-    /// An increment is given without what it follows on.
+    /// An increment was given without the backup that it is based on.
     #[error("{0}")]
     Order(String),
     /// Pages of the database are damaged.
@@ -66,9 +66,9 @@ pub enum BackupError {
         shown(extents)
     )]
     Database {
-        /// The pages.
+        /// The damaged pages.
         extents: Vec<Extent>,
-        /// What is wrong with the first.
+        /// What is wrong with the first of them.
         first: String,
     },
     /// The database is changed without a log.
@@ -83,7 +83,7 @@ pub enum BackupError {
          backup, or a later target", shown_time(*time)
     )]
     BeforeBackup {
-        /// Where it ends.
+        /// Where the backup ends.
         end: Lsn,
         /// When it was finished.
         time: SystemTime,
@@ -94,7 +94,7 @@ pub enum BackupError {
          restore to the end of what there is", last.map_or_else(String::new, |last| format!(", and its last commit is of {}", shown_time(last)))
     )]
     AfterArchive {
-        /// Where it ends.
+        /// Where the archive ends.
         end: Lsn,
         /// The time of the last commit.
         last: Option<SystemTime>,
@@ -105,10 +105,10 @@ pub enum BackupError {
          that was made after that, or a target before it"
     )]
     LacksContents {
-        /// The record.
+        /// The record that refers to it.
         at: Lsn,
     },
-    /// The caller has ended it.
+    /// The caller has stopped it.
     #[error("the backup was interrupted; nothing of it was kept")]
     Stopped,
 }
@@ -117,7 +117,7 @@ pub enum BackupError {
 pub fn shown_time(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Years that begin in March: the day of leap years is their last. Of 400 of them there are so many days.
+    // Years here begin in March, so that a leap day is the last day of its year. 400 such years have 146,097 days.
     let day = days + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -135,7 +135,7 @@ pub fn shown_time(time: SystemTime) -> String {
 }
 
 fn shown(extents: &[Extent]) -> String {
-    /// As many as a line takes.
+    /// As many as fit on a line.
     const MOST: usize = 5;
     let mut shown: Vec<String> = extents.iter().take(MOST).map(ToString::to_string).collect();
     if extents.len() > MOST {

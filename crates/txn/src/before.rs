@@ -5,12 +5,12 @@ use std::{ops::Range, sync::Arc};
 use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{PageId, checksum};
 
-/// A record as it was before a change: its tree, its key, and the value that was under it, if there was one. The chain, the
+/// The before-image of a record: its tree, its key, and the value under the key, if there was one. The chain, the
 /// transaction and readers share its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Before {
     pub tree: PageId,
-    /// Zero if it has not been asked for.
+    /// Zero if it has not been computed.
     hash: u64,
     /// The key, then the value.
     bytes: Bytes,
@@ -19,23 +19,23 @@ pub(crate) struct Before {
     kind: Option<ValueKind>,
 }
 
-/// Bytes that several share.
+/// Bytes that may be shared.
 #[derive(Clone, Debug)]
 enum Bytes {
-    /// A few, each of which has its own: the key of a record that was not there, mostly.
+    /// A few bytes, which each copy has for itself: mostly the key of a record that was not there.
     Few([u8; FEW_BYTES]),
-    /// There may be more than key and value.
+    /// There may be more bytes than those of key and value.
     Shared(Arc<[u8]>),
 }
 
-/// A key of so many bytes needs no memory of its own.
+/// A key of at most this many bytes needs no memory of its own.
 const FEW_BYTES: usize = 31;
 
-// ARCHITECTURE.md tells what is kept of each record under an old snapshot.
+// ARCHITECTURE.md says what is kept of each record under an old snapshot.
 const _: () = assert!(size_of::<Before>() == 56);
 
 impl Before {
-    /// Of which the hash is computed when it is asked for.
+    /// A before-image whose hash is computed when it is needed.
     #[inline(always)]
     pub fn of((tree, key): (PageId, &[u8]), value: Option<ValueImage<'_>>) -> Self {
         Self::new((tree, key), 0, value)
@@ -72,7 +72,7 @@ impl Before {
         u64::from(self.key_bytes) + u64::from(self.value_bytes)
     }
 
-    /// As `bytes`, with what a large value has in the file.
+    /// As `bytes`, with the bytes that a large value has in the file.
     pub fn stored_bytes(&self) -> u64 {
         self.bytes() + self.large().map_or(0, |large| large.length)
     }
@@ -89,7 +89,7 @@ impl Before {
         from..from + self.value_bytes as usize
     }
 
-    /// Gives it up. Its memory is kept for others, if nobody else has it.
+    /// Gives it up. Its memory is kept for other uses, if it has no other owner.
     pub fn give_up(self) {
         if let Bytes::Shared(buffer) = self.bytes {
             spare::give_up(buffer);
@@ -107,23 +107,23 @@ impl Before {
             (Some(ValueKind::Inline), Bytes::Shared(bytes)) => {
                 Seen::Value(SharedBytes::new(bytes.clone(), self.value_range()))
             }
-            // Only references that were found to be sound are kept.
+            // Only references that were found sound are kept.
             (Some(ValueKind::Blob), _) => self.large().map_or(Seen::Absent, Seen::Large),
             _ => Seen::Absent,
         }
     }
 
-    /// Computes its hash, if that has not been asked for.
+    /// Computes and stores its hash.
     pub fn set_hash(&mut self) {
         self.hash = self.hash();
     }
 
-    /// The same, with its hash.
+    /// A copy that has its hash.
     pub fn hashed(&self) -> Self {
         Self { hash: self.hash(), ..self.clone() }
     }
 
-    /// Of the record.
+    /// The hash of the record.
     pub fn hash(&self) -> u64 {
         if self.hash == 0 { hash_of(self.tree, self.key()) } else { self.hash }
     }
@@ -133,7 +133,7 @@ impl Before {
         self.is_of((other.tree, other.key()), other.hash())
     }
 
-    /// Only which record it is.
+    /// A copy that only says which record it is.
     pub fn without_value(&self) -> Self {
         Self::new((self.tree, self.key()), self.hash, None)
     }

@@ -1,8 +1,8 @@
-//! How a thread is told that there is something to do.
+//! How a thread is told that there is work to do.
 
 use vellum_base::primitive::{Condvar, Instant, Mutex, MutexGuard};
 
-/// How the thread is told of something.
+/// Tells a thread that there is work to do.
 #[derive(Default)]
 pub(crate) struct Bell {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// Waits until a checkpoint is asked for or the time has come; false if it is to end.
+    /// Waits until a checkpoint is asked for or the time has come; returns false if the thread is to end.
     pub fn wait(&self, until: Instant) -> bool {
         let mut state = self.lock();
         while !state.is_stopped && !state.is_asked {
@@ -39,7 +39,7 @@ impl Bell {
         !state.is_stopped
     }
 
-    /// The thread that waits is to end.
+    /// Tells the waiting thread to end.
     pub fn stop(&self) {
         self.lock().is_stopped = true;
         self.rung.notify_all();

@@ -54,22 +54,22 @@ impl Chain {
         self.versions.iter().map(bytes).sum::<usize>() + size_of::<Self>()
     }
 
-    /// The writer of the last version that counts, and how it stands.
+    /// The writer of the last version that counts, and the writer's state.
     #[inline]
     pub fn last(&self) -> Option<(u64, State)> {
         let states = self.versions.iter().rev().map(|version| (version.writer.id, version.writer.state()));
         states.into_iter().find(|(_, state)| !matches!(state, State::RolledBack(_)))
     }
 
-    /// Takes out the versions that every snapshot sees. Returns whether there were some.
+    /// Removes the versions that every snapshot sees. Returns whether there were any.
     pub fn drop_dead(&mut self, seen_by_all: u64) -> bool {
         let former = self.versions.len();
         drop_dead(&mut self.versions, seen_by_all);
         self.versions.len() < former
     }
 
-    /// Joins changes between which no snapshot was taken, of those that were committed up to `now`: what was between them nobody sees. `snapshots` are
-    /// the times of those that were open when that was the last commit, in ascending order.
+    /// Joins versions, committed up to `now`, between which no snapshot was taken: no reader sees what lies between.
+    /// `snapshots` are the times of those open when `now` was the last commit, in ascending order.
     pub fn cut(&mut self, (snapshots, now): (&[u64], u64)) {
         let mut index = 1;
         while let Some([older, newer]) = self.versions.get(index - 1..=index) {
@@ -90,7 +90,7 @@ impl Chain {
     }
 }
 
-/// Takes out the versions that every snapshot sees: those that were committed up to `oldest`, and what is older than they.
+/// Removes the versions that every snapshot sees: those committed up to `oldest`, and all older ones.
 pub(crate) fn drop_dead(versions: &mut SmallVec<[Version; 1]>, oldest: u64) {
     let seen_by_all = |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
     if let Some(last) = versions.iter().rposition(seen_by_all) {

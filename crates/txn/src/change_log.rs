@@ -1,14 +1,13 @@
 //! The log as the pool and the trees see it.
 //!
-//! # When a page is logged whole
-//! A page that is torn by a crash is mended from its image in the log. So the first change of each page after the redo point
-//! of a checkpoint carries the page's image. `images_from` tells those pages by their LSN. A checkpoint first raises it beyond
-//! all LSNs, then takes the end of the log as its redo point, and then lowers `images_from` to that. A change whose record
-//! lies after the redo point finds one of the two later values when it reads `images_from` again behind its reservation; it then
-//! reserves anew, with the images that lacked.
+//! A page that is torn by a crash is mended from its image in the log. So the first change of each page after the redo
+//! point of a checkpoint carries the page's image. `images_from` identifies those pages by their LSN. A checkpoint
+//! first raises `images_from` beyond all LSNs, then takes the end of the log as its redo point, and then lowers
+//! `images_from` to that. A change whose record lies after the redo point finds one of the two later values when it
+//! reads `images_from` again after its reservation. It then makes a new reservation, with the images that were missing.
 //!
 //! # Groups
-//! A group of records is not divided by a redo point, so that recovery always sees all of it.
+//! A redo point never divides a group of records, so recovery always sees all of the group.
 
 use crate::{
     LogSettings,
@@ -27,17 +26,17 @@ use vellum_pool::ChangeLog;
 use vellum_wal::{Durability, Log, LogError, LogFlusher};
 
 vellum_base::primitive::thread_local! {
-    /// The last record that this thread has reserved, and in which log.
+    /// The last record that this thread has reserved, and its log.
     static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-    /// This thread is undoing a transaction.
+    /// Whether this thread is undoing a transaction.
     static UNDOES: Cell<bool> = const { Cell::new(false) };
-    /// The log and the place of a record of the time that is to be filled, and the time.
+    /// The log and the place of a time record that is still to be filled, and the time.
     static PENDING_TIME: Cell<Option<(u64, Lsn, u64)>> = const { Cell::new(None) };
-    /// The log to whose groups this thread writes, and to how many.
+    /// The log in which this thread writes groups, and how many are open.
     static GROUPS: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Undoes something: that may use the room of the log which other changes leave for it.
+/// Undoes something, which may use the room in the log that other changes leave for undo.
 pub(crate) fn undoing<T>(undo: impl FnOnce() -> T) -> T {
     let before = UNDOES.replace(true);
     let undone = undo();
@@ -45,11 +44,11 @@ pub(crate) fn undoing<T>(undo: impl FnOnce() -> T) -> T {
     undone
 }
 
-/// How many logs there were in this process: tells them apart, as an address would not once a log is gone.
+/// How many logs there have been in this process. Tells them apart; an address could not once a log is gone.
 static LOGS: AtomicU64 = AtomicU64::new(0);
 
 /// A log of changes.
-// What counts its owners is apart from what all changes read.
+// Keeps its reference counts off the cache line that all changes read.
 #[repr(align(64))]
 pub(crate) struct Changes {
     /// Which log of this process it is, from 1 on.
@@ -60,15 +59,15 @@ pub(crate) struct Changes {
     group: AtomicU64,
     groups: Mutex<Groups>,
     groups_changed: Condvar,
-    /// From this record on a checkpoint is due, for which the bell is rung.
+    /// From this record on a checkpoint is due, and the bell is rung.
     checkpoint_at: AtomicU64,
     checkpoint_bytes: u64,
     pub bell: Bell,
-    /// Whether the log has what is written past it, too, and the time: it is archived.
+    /// Whether the log also gets what is written past it, and the time, because it is archived.
     is_archived: bool,
-    /// Whether the log has whole values, and what is written past it: for feeds of changes.
+    /// Whether the log gets whole values, and what is written past it, for feeds of changes.
     has_values: bool,
-    /// The last time that it has, in nanoseconds since 1970.
+    /// The last time that was logged, in nanoseconds since 1970.
     last_time: AtomicU64,
     /// Makes room in the log: see [`make_room_by`](Changes::make_room_by).
     room_maker: OnceLock<RoomMaker>,
@@ -81,22 +80,22 @@ type RoomMaker = Box<dyn Fn() -> Result<(), LogError> + Send + Sync>;
 struct Groups {
     /// How many are being written.
     open: usize,
-    /// So many wait for their end: a checkpoint, a backup.
+    /// How many threads, each for a checkpoint or a backup, wait for their end.
     closing: usize,
 }
 
 impl Changes {
-    /// The log that was opened; no record has been appended yet. The bell is rung when so many bytes have been.
-    /// If it `is_archived`, it has all that is needed to restore what was.
+    /// Changes of a log that was just opened; no record has been appended yet. The bell is rung after
+    /// `checkpoint_bytes` of records. If it `is_archived`, the log gets all that a restore needs.
     pub fn new(log: Arc<Log>, settings: &LogSettings, is_archived: bool) -> io::Result<Self> {
         let checkpoint_bytes = settings.checkpoint_bytes;
         let begin = log.end().0;
         Ok(Self {
-            // Relaxed: only that no two are equal matters.
+            // Relaxed: only uniqueness matters.
             number: LOGS.fetch_add(1, Ordering::Relaxed) + 1,
             flusher: LogFlusher::start(log.clone())?,
             images_from: AtomicU64::new(begin),
-            // Groups, and transactions, of earlier timelines have smaller numbers: each took more bytes of the log than one.
+            // Groups, and transactions, of earlier timelines have lower numbers: each took more than one byte of log.
             group: AtomicU64::new(begin),
             groups: Mutex::default(),
             groups_changed: Condvar::new(),
@@ -111,31 +110,32 @@ impl Changes {
         })
     }
 
-    /// From now on a change that finds no room in the log has this make some, which ends with what [`admit_now`](Self::admit_now) says.
+    /// From now on a change that finds no room in the log calls `maker`, which returns what
+    /// [`admit_now`](Self::admit_now) does.
     pub fn make_room_by(&self, maker: RoomMaker) {
-        // There is one only.
+        // It is set once.
         let _ = self.room_maker.set(maker);
     }
 
-    /// Whether the log has room for what this thread does next, if it makes none.
+    /// Whether the log has room for this thread's next change, without making any.
     ///
     /// # Errors
-    /// [`LogError::NoRoom`] if it has not.
+    /// [`LogError::NoRoom`] if it has none.
     pub fn admit_now(&self) -> Result<(), LogError> {
         if UNDOES.get() { self.log.admit_undo() } else { self.log.admit() }
     }
 
-    /// Chooses the redo point of a checkpoint: see the module. It is what `choose` makes of what gives the end of the log.
+    /// Chooses the redo point of a checkpoint: see the module. `choose` is given a function that returns the log's end.
     pub fn begin_checkpoint(&self, choose: impl FnOnce(&dyn Fn() -> Lsn) -> Lsn) -> Lsn {
         let _closed = self.close_groups();
-        // SeqCst, here and where it is read: the module's argument is about the order of this and of reservations.
+        // SeqCst, here and where it is read: the argument in the module is about the order of this and of reservations.
         self.images_from.store(u64::MAX, Ordering::SeqCst);
         let redo = choose(&|| self.log.end());
         self.images_from.store(redo.0, Ordering::SeqCst);
         redo
     }
 
-    /// Waits until no group is being written; none begins until the answer is dropped.
+    /// Waits until no group is being written. None begins before the returned value is dropped.
     pub fn close_groups(&self) -> ClosedGroups<'_> {
         let mut groups = self.lock();
         groups.closing += 1;
@@ -145,18 +145,18 @@ impl Changes {
         ClosedGroups(self)
     }
 
-    /// A checkpoint with this redo point has been taken: the next one is due later.
+    /// Notes that a checkpoint with this redo point has been taken: the next one is due later.
     pub fn end_checkpoint(&self, redo: Lsn) {
         self.checkpoint_at.store(redo.0.saturating_add(self.checkpoint_bytes), Ordering::Relaxed);
     }
 
-    /// Reserves a record of the time before one that follows, if the last one is too old. It is filled with that, because pages
-    /// are latched now.
+    /// Reserves a time record before the record that follows, if the last one is too old. It is filled together with
+    /// that record, because pages are latched now.
     fn reserve_time(&self) {
-        /// How exactly the log tells when changes were made that are no transaction, in nanoseconds.
+        /// How exactly the log tells the time of changes outside transactions, in nanoseconds.
         const RESOLUTION: u64 = 1_000_000;
         let (now, last) = (now(), self.last_time.load(Ordering::Relaxed));
-        // Relaxed: one record too many does no harm. A clock that went back is followed.
+        // Relaxed: one record too many does no harm. If the clock went back, so does the time in the log.
         if now.abs_diff(last) >= RESOLUTION
             && PENDING_TIME.get().is_none()
             && self.last_time.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -182,7 +182,7 @@ impl Changes {
         }
     }
 
-    /// The last record that this thread has reserved since this was asked last.
+    /// The last record that this thread has reserved since the last call.
     pub fn take_last_change(&self) -> Option<Lsn> {
         let (log, lsn) = LAST.get();
         if log != self.number {
@@ -201,7 +201,7 @@ impl Changes {
     }
 }
 
-/// No group is being written.
+/// As long as it exists, no group is being written.
 #[must_use = "groups may begin at once"]
 pub(crate) struct ClosedGroups<'c>(&'c Changes);
 
@@ -248,7 +248,7 @@ impl ChangeLog for Changes {
         }
         let lsn = match self.log.reserve(bytes) {
             Ok(reservation) => reservation.into_lsn(),
-            // The pages have been changed all the same. None of them leaves memory, and nothing is acknowledged any more.
+            // The pages have been changed all the same. None of them leaves memory, and nothing more is acknowledged.
             Err(error) => {
                 self.log.fail(io::Error::other(error));
                 Lsn(u64::MAX)
@@ -270,7 +270,7 @@ impl ChangeLog for Changes {
 
     fn fill(&self, at: Lsn, record: &[u8]) {
         self.fill_time();
-        // A log that has failed says so to those who wait for it.
+        // A log that has failed tells the threads that wait for it.
         let _ = self.log.fill_at(at, record);
     }
 
@@ -278,17 +278,17 @@ impl ChangeLog for Changes {
         let (log, own) = GROUPS.get();
         let own = if log == self.number { own } else { 0 };
         if own == 0 && self.log.is_short() {
-            // Nobody makes room for it once it has begun. If there is none it is refused when it changes something.
+            // No room is made for a group that has begun. If there is none, its first change is refused.
             let _ = self.admit().or_else(|refused| self.make_room(refused));
         }
         GROUPS.set((self.number, own + 1));
         let mut groups = self.lock();
-        // A thread that waits for the end of groups waits for those of this thread, too.
+        // A thread that waits for groups to end also waits for those of this thread.
         while groups.closing > 0 && own == 0 {
             groups = self.wait(groups);
         }
         groups.open += 1;
-        // Relaxed: only that no two are equal matters.
+        // Relaxed: only uniqueness matters.
         self.group.fetch_add(1, Ordering::Relaxed)
     }
 

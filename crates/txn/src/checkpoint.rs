@@ -30,12 +30,12 @@ pub(crate) struct Checkpoints {
     changes: Arc<Changes>,
     transactions: Arc<Transactions>,
     pool: Checkpointer,
-    /// The redo point of the last one.
+    /// The redo point of the last checkpoint.
     redo: AtomicU64,
-    /// What a recovery has left to be redone. The log before the redo point is needed until that is done.
+    /// What a recovery has left to redo. The log before the redo point is needed until that is done.
     on_demand: Option<Arc<OnDemand>>,
     turn: Mutex<()>,
-    /// Why the last one failed, if it did.
+    /// Why the last checkpoint failed, if it did.
     error: Mutex<Option<String>>,
 }
 
@@ -58,13 +58,13 @@ impl Checkpoints {
         }
     }
 
-    /// The redo point of the last one.
+    /// The redo point of the last checkpoint.
     pub fn redo(&self) -> Lsn {
-        // Relaxed: a hint.
+        // Relaxed: only a hint.
         Lsn(self.redo.load(Ordering::Relaxed))
     }
 
-    /// Redoes what a recovery has left.
+    /// Redoes what a recovery has left for later.
     ///
     /// # Errors
     /// If a page cannot be redone, or [`interrupt`](Self::interrupt) was called.
@@ -72,7 +72,7 @@ impl Checkpoints {
         self.on_demand.as_ref().map_or(Ok(()), |left| left.finish())
     }
 
-    /// Whether a recovery has left something to be redone.
+    /// Whether a recovery has left something to redo.
     pub fn is_recovering(&self) -> bool {
         self.on_demand.as_ref().is_some_and(|left| !left.is_done())
     }
@@ -81,18 +81,19 @@ impl Checkpoints {
         self.on_demand.iter().for_each(|left| left.interrupt(is_interrupted));
     }
 
-    /// Takes one, unless nothing has been logged since the last.
+    /// Takes a checkpoint, unless nothing has been logged since the last one.
     pub fn take_if_due(&self) -> Result<(), TxnError> {
         if self.changes.log.end() == self.redo() { Ok(()) } else { self.take() }
     }
 
-    /// Takes one, also if nothing has been logged since the last: what the superblock holds beside may have changed.
+    /// Takes a checkpoint even if nothing has been logged since the last: other parts of the superblock may have
+    /// changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
         self.take_and_discard()
     }
 
-    /// Takes one if `is_wanted`, which is asked when no other can be taken; none if another thread takes one, or keeps this one from it.
+    /// Takes a checkpoint if `is_wanted`, asked when no other can be taken. `None` if another thread has the turn.
     pub fn try_take(&self, is_wanted: impl FnOnce() -> bool) -> Option<Result<(), TxnError>> {
         let _turn = match self.turn.try_lock() {
             Ok(turn) => turn,
@@ -108,7 +109,7 @@ impl Checkpoints {
         taken
     }
 
-    /// Takes one, and copies the log from what it needs on, with which a backup begins.
+    /// Takes a checkpoint, and begins to copy the log from what it needs on. A backup begins like this.
     pub fn begin_copy(&self, pool: &Pool) -> Result<(CopyBasis, LogCopy<'_>), TxnError> {
         let _turn = self.turn();
         pool.mark_in_use()?;
@@ -117,12 +118,12 @@ impl Checkpoints {
         Ok((pool.copy_basis()?, copy))
     }
 
-    /// Why the last one failed, if it did.
+    /// Why the last checkpoint failed, if it did.
     pub fn error(&self) -> Option<String> {
         self.lock_error().clone()
     }
 
-    /// Takes one, and gives its undo point; the log before that is not given up yet.
+    /// Takes a checkpoint and returns its undo point; the log before that point is not given up yet.
     fn take_in_turn(&self) -> Result<Lsn, TxnError> {
         if !planted(Bug::CheckpointBeforeRedo) {
             self.finish_recovery()?;
@@ -133,7 +134,7 @@ impl Checkpoints {
             (redo, needed) = self.transactions.needed_at(end);
             redo
         });
-        // Each record before the redo point is filled then, after its latches have been released.
+        // After this every record before the redo point has been filled, and so its latches have been released.
         wait_before(&self.changes.log, redo)?;
         let undo = if planted(Bug::CutTooEarly) { redo } else { needed.min(redo) };
         self.pool.checkpoint_at(redo, undo)?;
@@ -146,16 +147,16 @@ impl Checkpoints {
         self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// None is taken while this is held.
+    /// No checkpoint is taken while this is held.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// How long the thread waits after a checkpoint that failed.
+/// How long the thread waits after a failed checkpoint.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes a checkpoint when one is asked for, and when the last one has become old. Ends when it is dropped.
+/// Takes a checkpoint when asked to, and when the last one has become old. The thread ends when this is dropped.
 pub(crate) struct CheckpointThread {
     checkpoints: Arc<Checkpoints>,
     thread: Option<JoinHandle<()>>,
@@ -167,7 +168,7 @@ impl CheckpointThread {
         let work = move || {
             let mut next = Instant::now() + interval;
             while taken.changes.bell.wait(next) {
-                // What went wrong is remembered, and shown by the state of the log.
+                // The error is kept, and shown in the state of the log.
                 let wait = if taken.take_if_due().is_ok() { interval } else { PAUSE };
                 next = Instant::now() + wait;
             }
@@ -182,7 +183,7 @@ impl Drop for CheckpointThread {
         self.checkpoints.changes.bell.stop();
         self.checkpoints.interrupt(true);
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there would be nothing to do about it here.
+            // The thread does not panic; if it did, nothing could be done about it here.
             let _ = thread.join();
         }
         self.checkpoints.interrupt(false);

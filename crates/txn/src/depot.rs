@@ -1,24 +1,24 @@
-//! What threads keep to use again, and hand each other in batches.
+//! What threads keep to use again, and hand over to each other in batches.
 //!
-//! What a transaction has allocated, another thread often gives up: the one that finds that no snapshot needs it. To free it there takes the
-//! lock of the allocator's arena that belongs to the first thread, and if one of the two is descheduled with it, the other waits for a
-//! time slice. So each thread keeps some of what it gives up; beyond that it hands a batch over to a *depot*, from which a
-//! thread that runs short takes it (Bonwick, Adams: *Magazines and Vmem*, USENIX 2001). Nobody waits for a depot: a thread that
-//! finds it locked goes to the allocator.
+//! What one thread has allocated for a transaction is often given up by another: the one that finds that no snapshot
+//! needs it. To free it takes the lock of the first thread's allocator arena, and if one of the two is descheduled with
+//! it, the other waits for a time slice. So each thread keeps some of what it gives up. The excess it hands over as a
+//! batch to a *depot*, from which a thread that runs short takes it (Bonwick, Adams: *Magazines and Vmem*, USENIX
+//! 2001). No thread waits for a depot: one that finds it locked goes to the allocator.
 
-// No thread waits for it, so a model of threads need not know it.
+// No thread waits for it, so the thread models need not include it.
 use std::sync::Mutex;
 
 /// Batches that threads have handed over.
 pub(crate) struct Depot<T> {
     batches: Mutex<Batches<T>>,
-    /// It has so many at most.
+    /// At most this many are full.
     batches_max: usize,
 }
 
 struct Batches<T> {
     full: Vec<Vec<T>>,
-    /// Room for further ones.
+    /// Room for further batches.
     empty: Vec<Vec<T>>,
 }
 
@@ -50,7 +50,7 @@ impl<T> Depot<T> {
     }
 }
 
-/// What a thread keeps of one kind.
+/// What a thread keeps of one kind of item.
 pub(crate) struct Kept<T> {
     items: Vec<T>,
 }
@@ -60,7 +60,7 @@ impl<T> Kept<T> {
         Self { items: Vec::new() }
     }
 
-    /// Takes one, the last that was kept.
+    /// Takes the item that was kept last.
     #[inline]
     pub fn take(&mut self, depot: &Depot<T>) -> Option<T> {
         if self.items.is_empty() {
@@ -69,7 +69,7 @@ impl<T> Kept<T> {
         self.items.pop()
     }
 
-    /// Keeps one, and no more than twice as many as are a batch. What there is no room for, here and in the depot, goes.
+    /// Keeps an item, up to two batches of them. Items for which neither the thread nor the depot has room are dropped.
     #[inline]
     pub fn keep(&mut self, item: T, depot: &Depot<T>, batch: usize) {
         if self.items.len() >= batch * 2 {

@@ -1,4 +1,4 @@
-//! A pool with transactions, whose changes are logged or not: opened, recovered, committed to, checkpointed and closed.
+//! A pool with transactions, with or without a log: opening, recovery, commits, checkpoints and the close.
 
 use crate::{
     BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
@@ -34,7 +34,7 @@ use vellum_wal::{
 
 /// A pool, its transactions, and the log of its changes, if it has one.
 pub struct DurablePool {
-    // Dropped first: the thread uses what follows.
+    // Dropped first: the thread uses the fields below.
     thread: Option<CheckpointThread>,
     pool: Pool,
     single: Single,
@@ -44,11 +44,11 @@ pub struct DurablePool {
     is_read_only: bool,
 }
 
-/// What a pool with a log has beside it.
+/// What a pool with a log has in addition.
 struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
-    /// Locked by a thread that makes a backup.
+    /// Locked by the thread that makes a backup.
     backing_up: Mutex<()>,
     archiver: Option<Arc<LogArchiver>>,
 }
@@ -58,18 +58,18 @@ struct Logged {
 pub struct Recovery {
     /// How many records of the log were read.
     pub records: u64,
-    /// How many bytes of it they take, their headers included.
+    /// How many bytes of log these take, including their headers.
     pub log_bytes: u64,
-    /// How many transactions were not committed, and how many changes of records were undone for that.
+    /// How many transactions were not committed, and how many changes of records were undone because of that.
     pub undone_transactions: u64,
     /// See `undone_transactions`.
     pub undone_changes: u64,
-    /// How long it took until the database was open. Pages that were not needed for that are redone when they are read for the first time, or
-    /// in the background.
+    /// How long it took to open the database. Pages not needed for that are redone when they are first read, or in the
+    /// background.
     pub duration: Duration,
 }
 
-/// How a log stands.
+/// The state of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
     /// How many bytes of log a crash would make the next opening read.
@@ -78,20 +78,20 @@ pub struct LogState {
     pub volatile_bytes: u64,
     /// How many bytes of log there have been since the database was created.
     pub appended_bytes: u64,
-    /// How many syncs have made records of the log durable since the database was opened, and for how many who waited: group
-    /// commit makes few syncs for many.
+    /// How many syncs have made log records durable since the database was opened, and for how many waiters: with group
+    /// commit few syncs serve many waiters.
     pub syncs: SyncCounts,
-    /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
-    /// second.
+    /// Why no checkpoint can be taken in the background, if the last one failed: the log then grows. It is retried
+    /// every second.
     pub checkpoint_error: Option<String>,
-    /// How far the archive of the log is; none if there is none.
+    /// How far the archive of the log reaches; `None` without an archive.
     pub archive: Option<ArchiveState>,
 }
 
 impl DurablePool {
-    /// A pool without a log: consistent on storage only when it is closed, or if it is read only. It has transactions, of which
-    /// nothing survives a crash, as of all else. What their versions have no room for in memory goes to the directory, if there is
-    /// one, which is made then.
+    /// A pool without a log: consistent on storage only when it is closed, or if it is read only. It has transactions,
+    /// of which nothing survives a crash, as of everything else. Versions for which memory has no room go to the
+    /// directory, if there is one, which is made then.
     ///
     /// # Errors
     /// If the file needs its log, or the system refuses memory.
@@ -102,7 +102,7 @@ impl DurablePool {
     ) -> Result<Self, TxnError> {
         let is_read_only = file.is_read_only();
         let pool = file.start(None)?;
-        // It has one: it has no log.
+        // It has a clock, because it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
         let spill = Spill::new(directory, settings.version_memory_bytes);
         let places = Places::Clock(clock);
@@ -119,12 +119,12 @@ impl DurablePool {
         })
     }
 
-    /// Opens a file with the log in a directory, which is begun anew if the file was closed. If it was not, everything that
-    /// the log tells is done again first.
+    /// Opens a file with the log in a directory. If the file was closed, a new log is begun. If it was not, everything
+    /// in the log is redone first.
     ///
     /// # Errors
-    /// If a setting is out of its range, if the log is not there that is needed, or is damaged, or the file is; and what the system reports. What the files
-    /// hold stays as it is then, so opening can be tried again.
+    /// If a setting is out of its range; if a log that is needed is not there, or is damaged; if the file is damaged;
+    /// and what the system reports. The files then keep their contents, so opening can be tried again.
     pub fn open(
         mut file: PoolFile,
         directory: Arc<dyn Directory>,
@@ -153,7 +153,7 @@ impl DurablePool {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
             })?;
-            // Space that the last checkpoint gave up is used from now on.
+            // From now on space is used that the last checkpoint gave up.
             file.confirm()?;
             log
         } else {
@@ -165,25 +165,26 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let is_fresh = file.is_fresh();
-        // From now on nothing is given up that is not archived.
+        // From now on nothing is given up before it is archived.
         let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
         let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
         let opened = Self::start(file, (&log, archiver, spill), told, settings, begun).and_then(|opened| {
-            // Places of the log that was given up were perhaps told to somebody, and are not used again: the close notes where this one ends.
+            // Places in the log that was given up may be known outside, and are not used again: the close notes where
+            // this one ends.
             if is_given_up {
                 opened.pool.mark_in_use()?;
             }
             Ok(opened)
         });
         if is_fresh && opened.is_err() {
-            // There is nothing in it, and it would be in the way of the next creation.
+            // The log has nothing that is needed, and would be in the way of the next creation.
             let _ = log.remove();
         }
         opened
     }
 
-    /// A pool, after the log has been analysed.
+    /// Starts a pool after the log has been analysed.
     fn start(
         file: PoolFile,
         (log, archiver, spill): (&Arc<Log>, Option<LogArchiver>, Spill),
@@ -207,7 +208,7 @@ impl DurablePool {
         let (mut recovery, mut on_demand) = (None, None);
         let damage = Arc::new(Damage::new(settings.skip_damage));
         if needs_recovery {
-            // Before anything needs memory of the pool.
+            // Before anything needs the pool's memory.
             let (lives, parts) = (Arc::new(analysis.take_lives()), kept.into_parts());
             let rest = parts.end;
             let begun_redo = OnDemand::begin(&pool, parts, lives.clone(), damage.clone());
@@ -227,7 +228,7 @@ impl DurablePool {
         let known = transactions.clone();
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), known, redo, on_demand));
         let archiver = archiver.map(Arc::new);
-        // Not before: the transactions do not know what a recovery is yet to undo.
+        // Not earlier: the transactions do not know what a recovery has yet to undo.
         let (weak_changes, weak_checkpoints) = (Arc::downgrade(&changes), Arc::downgrade(&checkpoints));
         let (weak_archiver, known) = (archiver.as_ref().map(Arc::downgrade), Arc::downgrade(&transactions));
         changes.make_room_by(Box::new(move || {
@@ -241,7 +242,8 @@ impl DurablePool {
         let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
-        // A crash before the next checkpoint has all that redone again. Nobody waits for it who opens the database.
+        // A crash before the next checkpoint would redo all this again. The thread that opens the database does not
+        // wait for it.
         if needs_recovery {
             match &thread {
                 Some(_) => changes.bell.ring(),
@@ -268,30 +270,30 @@ impl DurablePool {
         &self.pool
     }
 
-    /// What was redone when it was opened, if it had not been closed.
+    /// What was redone at opening, if the database had not been closed.
     pub fn recovery(&self) -> Option<Recovery> {
         self.recovery
     }
 
-    /// Returns once all pages have been redone that a recovery has left for later. A checkpoint does the same first.
+    /// Returns once all pages have been redone that a recovery has left for later. A checkpoint does this first, too.
     ///
     /// # Errors
-    /// If a page cannot be redone; all others are then.
+    /// If a page cannot be redone; all others have been then.
     pub fn finish_recovery(&self) -> Result<(), TxnError> {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.finish_recovery())
     }
 
-    /// Whether pages are left to be redone.
+    /// Whether there are pages left to redo.
     pub fn is_recovering(&self) -> bool {
         self.logged.as_ref().is_some_and(|logged| logged.checkpoints.is_recovering())
     }
 
-    /// The same pool, of a file that was recovered in memory: it is only read.
+    /// The same pool, of a file that was recovered in memory and is only read.
     pub fn recovered_in_memory(self, recovery: Option<Recovery>) -> Self {
         Self { recovery, ..self }
     }
 
-    /// What the recovery has passed over, if it was to.
+    /// What the recovery has passed over, if it was told to.
     pub fn take_damage(&mut self) -> Vec<TxnError> {
         std::mem::take(&mut self.damage)
     }
@@ -302,14 +304,14 @@ impl DurablePool {
         Transaction::begin(&self.single.transactions, is_serializable, place)
     }
 
-    /// Gives the transactions of this thread precedence over all others, for at most that long: see [`Preceding`].
+    /// Gives the transactions of this thread precedence over all others for at most `longest`: see [`Preceding`].
     pub fn precede(&self, longest: Duration) -> Preceding<'_> {
         let transactions = &self.single.transactions;
         transactions.precedence.take(longest, || transactions.has_no_writers())
     }
 
-    /// Where this thread has begun the open transaction that keeps others from changing a record; none if another thread has, or
-    /// nothing keeps them from it. Another thread may have that transaction now.
+    /// Where this thread began the open transaction that keeps others from changing a record; `None` if another thread
+    /// began it, or there is none. Another thread may have that transaction now.
     pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
         self.single.transactions.begun_here(tree, key)
     }
@@ -319,7 +321,7 @@ impl DurablePool {
         !self.single.transactions.none_open()
     }
 
-    /// How operations see records and change them that are no transaction.
+    /// The view by which operations outside transactions see and change records.
     #[inline]
     pub fn view(&self) -> View<'_> {
         let (single, transactions) = (&self.single, &*self.single.transactions);
@@ -332,29 +334,29 @@ impl DurablePool {
         self.single.transactions.now().time
     }
 
-    /// All open snapshots see the commits up to this one.
+    /// The last commit that all open snapshots see.
     pub fn oldest_snapshot(&self) -> u64 {
         self.single.transactions.oldest()
     }
 
-    /// A tree is gone: nothing of its history is needed any more.
+    /// Notes that a tree is gone: its history is no longer needed.
     pub fn forget_tree(&self, root: PageId) {
         self.single.transactions.enter_all();
         self.single.transactions.versions.forget(root);
     }
 
-    /// How the history stands.
+    /// The state of the history.
     pub fn history(&self) -> History {
         let transactions = &self.single.transactions;
         let history = transactions.history(transactions.places.end());
-        // Without a log places count changes, and not bytes.
+        // Without a log places count changes, not bytes.
         if self.logged.is_some() { history } else { History { log_bytes: 0, ..history } }
     }
 
-    /// Returns once what this thread has changed since the last call is as durable as asked for.
+    /// Returns once everything that this thread has changed since the last call is as durable as requested.
     ///
     /// # Errors
-    /// If that is unknown, because the log could not be written: nothing more is accepted then.
+    /// If that is unknown, because the log could not be written: nothing more is accepted from then on.
     #[inline]
     pub fn commit(&self, durability: Durability) -> Result<(), TxnError> {
         match &self.logged {
@@ -365,12 +367,12 @@ impl DurablePool {
         }
     }
 
-    /// The record of the last change that this thread has made since the last call of this or of [`commit`](Self::commit).
+    /// The record of the last change by this thread since the last call of this or of [`commit`](Self::commit).
     pub fn take_last_change(&self) -> Option<Lsn> {
         self.logged.as_ref()?.changes.take_last_change()
     }
 
-    /// Returns once a record, and all before it, are as durable as asked for.
+    /// Returns once a record, and all records before it, are as durable as requested.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -378,7 +380,7 @@ impl DurablePool {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.wait(lsn, durability))
     }
 
-    /// As [`commit`](Self::commit), without waiting; nothing if there is nothing to wait for.
+    /// As [`commit`](Self::commit), without waiting; `None` if there is nothing to wait for.
     pub fn commit_later(&self, durability: Durability) -> Option<Arrival> {
         let logged = self.logged.as_ref()?;
         let lsn = logged.changes.take_last_change()?;
@@ -391,7 +393,7 @@ impl DurablePool {
         }
     }
 
-    /// Returns once everything that was done until now is durable.
+    /// Returns once everything done so far is durable.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -400,7 +402,7 @@ impl DurablePool {
         Ok(wait_before(&changes.log, changes.log.end())?)
     }
 
-    /// How the log stands; none without a log.
+    /// The state of the log; `None` without a log.
     pub fn log_state(&self) -> Option<LogState> {
         let Logged { changes, checkpoints, archiver, .. } = self.logged.as_ref()?;
         let end = changes.log.end().0;
@@ -414,16 +416,16 @@ impl DurablePool {
         })
     }
 
-    /// Archives all that was done until now; gives up to where that is. None if the log is not archived.
+    /// Archives everything done so far, and returns the place up to which that is. `None` if the log is not archived.
     ///
     /// # Errors
-    /// If the log cannot be made durable, or the archive not be written. It is tried again in the background.
+    /// If the log cannot be made durable, or the archive cannot be written. It is tried again in the background.
     pub fn archive_log(&self) -> Result<Option<Lsn>, TxnError> {
         let archiver = self.logged.as_ref().and_then(|logged| logged.archiver.as_ref());
         Ok(archiver.map(|archiver| archiver.archive_all(false)).transpose()?)
     }
 
-    /// Follows what is committed from a place of the log on, or from its end; none without a log. See [`Follower`].
+    /// Follows commits from a place in the log on, or from its end; `None` without a log. See [`Follower`].
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -438,41 +440,42 @@ impl DurablePool {
         Follower::begin(source, (changes, &self.single.transactions), from, (catalog, keep_bytes)).map(Some)
     }
 
-    /// Brings the file up to date while others go on, so that the log so far is not needed any more. Without a log it is done
-    /// by [`close`](Self::close) only.
+    /// Brings the file up to date while other threads go on, so that the log up to now is no longer needed. Without a
+    /// log only [`close`](Self::close) does this.
     ///
     /// # Errors
-    /// If something cannot be written; the last checkpoint counts then.
+    /// If something cannot be written; then the last checkpoint counts.
     pub fn checkpoint(&self) -> Result<(), TxnError> {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.take())
     }
 
-    /// Makes what has been freed usable, and cuts the file behind the last page that is needed, while others go on. While a backup
-    /// reads the file it is not cut.
+    /// Makes freed space usable, and cuts the file after the last page that is needed, while other threads go on. The
+    /// file is not cut while a backup reads it.
     ///
     /// # Errors
-    /// If something cannot be written. The file is longer than need be then.
+    /// If something cannot be written. Then the file is longer than need be.
     pub fn cut(&self) -> Result<(), TxnError> {
         let Some(logged) = &self.logged else {
             self.pool.trim();
             self.pool.cut();
             return Ok(());
         };
-        // What has been freed is so durably then, and the map lies near the beginning.
+        // Then the frees are durable, and the space map lies near the beginning.
         self.checkpoint()?;
         let Ok(_no_backup) = logged.backing_up.try_lock() else { return Ok(()) };
         self.pool.trim();
-        // The file is as long as the checkpoint says that it is.
+        // The file is as long as the checkpoint says.
         self.checkpoint()?;
         self.pool.cut();
         Ok(())
     }
 
-    /// Makes a backup in an empty file, while others go on: of everything, or, if another one is given, of what has changed since
-    /// that was made. If `progress` returns false, it ends. One at a time: another caller waits.
+    /// Makes a backup in an empty file, while other threads go on: of everything or, if a former backup is given, of
+    /// what has changed since that was made. It ends if `progress` returns false. One backup at a time: another caller
+    /// waits.
     ///
     /// # Errors
-    /// [`BackupError`] says what is wrong. The database is as it was.
+    /// [`BackupError`] says what is wrong. The database is unchanged.
     pub fn back_up(
         &self,
         file: Arc<dyn File>,
@@ -491,25 +494,25 @@ impl DurablePool {
         back_up(&self.pool, basis, Some(log), (file, former), progress)
     }
 
-    /// No checkpoint is taken while this is held: one allocates pages to which nothing refers yet.
+    /// No checkpoint is taken while this is held, because a checkpoint allocates pages to which nothing refers yet.
     pub fn pause_checkpoints(&self) -> Option<MutexGuard<'_, ()>> {
         self.logged.as_ref().map(|logged| logged.checkpoints.turn())
     }
 
-    /// Removes the log of a database whose creation has failed: there is nothing in it.
+    /// Removes the log of a database whose creation has failed: it has nothing that is needed.
     pub fn abandon(&mut self) {
         self.thread = None;
         if let Some(Logged { changes, .. }) = &self.logged {
-            // What cannot be removed is in the way of the next creation, which says so.
+            // A log that cannot be removed is in the way of the next creation, which reports it.
             let _ = changes.log.remove();
         }
     }
 
-    /// Brings the file up to date and marks it as closed. The log is removed. The next change opens it again only if there is
-    /// no log.
+    /// Brings the file up to date, marks it as closed, and removes the log. The next change opens it again only if
+    /// there is no log.
     ///
     /// # Errors
-    /// If something cannot be written. With a log the next opening recovers what was done.
+    /// If something cannot be written. With a log the next opening recovers everything.
     pub fn close(&mut self) -> Result<(), TxnError> {
         let transactions = &self.single.transactions;
         let Some(Logged { changes, checkpoints, archiver, .. }) = &self.logged else {
@@ -525,7 +528,7 @@ impl DurablePool {
         }
         self.thread = None;
         if transactions.has_writers() {
-            // The checkpoint makes the next opening quick, which undoes the rest.
+            // The checkpoint makes the next opening, which undoes the rest, quick.
             checkpoints.take()?;
             return Err(TxnError::NotRolledBack { has_log: true });
         }
@@ -535,7 +538,7 @@ impl DurablePool {
         if let Some(archiver) = archiver.as_ref().filter(|_| self.pool.is_in_use()) {
             let archived = archiver.archive_all(true);
             archived.map_err(|source| {
-                // The next opening is quick then.
+                // So that the next opening is quick.
                 let _ = checkpoints.take();
                 TxnError::NotArchived { source }
             })?;

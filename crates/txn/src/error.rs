@@ -13,7 +13,7 @@ pub enum TxnError {
     /// The pool or the file failed.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A change could not be undone, or what it replaced not be freed.
+    /// A change could not be undone, or what it replaced could not be freed.
     #[error(transparent)]
     Access(AccessError),
     /// The log failed.
@@ -25,16 +25,16 @@ pub enum TxnError {
         LogSettings::BUFFER_BYTES_MIN
     )]
     Buffer {
-        /// What it was.
+        /// The size that was given.
         bytes: u64,
     },
     /// A backup could not be made or used.
     #[error(transparent)]
     Backup(#[from] BackupError),
-    /// A record of the log is not what this version writes.
+    /// A record of the log is not one that this version writes.
     #[error("the log's record at {lsn} cannot be read: {fault}. Restore the database from a backup")]
     Record {
-        /// The record.
+        /// The place of the record.
         lsn: Lsn,
         /// What is wrong with it.
         fault: RecordFault,

@@ -1,6 +1,6 @@
-//! The changes of some parts, gathered by their pages: each page is found and latched once for all that the parts have of it.
+//! The changes of some parts, gathered by page: each page is found and latched once for all its changes in the parts.
 //!
-//! What is before a change that makes a page anew is needless, and left out.
+//! Changes before one that initializes a page are not needed, and are left out.
 
 use crate::{TxnError, shares::PartChange};
 use std::ops::Range;
@@ -11,9 +11,9 @@ use vellum_base::{Lsn, PageId};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageChanges {
     pub page: PageId,
-    /// Whether the first one makes the page anew.
+    /// Whether the first change initializes the page.
     pub fresh: bool,
-    /// The first and the last one, in [`Gathered::changes`].
+    /// The first and the last change, in [`Gathered::changes`].
     first: u32,
     last: u32,
 }
@@ -21,28 +21,28 @@ pub(crate) struct PageChanges {
 /// A change of a page.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Where it begins in the memory of the parts.
+    /// Where the change begins in the memory of the parts.
     at: usize,
-    /// The next one of the same page, or [`NONE`].
+    /// The next change of the same page, or [`NONE`].
     next: u32,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// What is gathered; it is used again for the next parts, so that nothing is allocated.
+/// The gathered changes; reused for the next parts, so that nothing is allocated.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pages: Vec<PageChanges>,
     changes: Vec<Change>,
-    /// An open-addressing table, never more than half full: of a page, its index in `pages` plus one.
+    /// An open-addressing table, never more than half full: maps a page to its index in `pages` plus one.
     table: Vec<u32>,
 }
 
 impl Gathered {
-    /// Gathers the changes of parts, which lie there in this memory.
+    /// Gathers the changes of parts, which lie in this memory.
     ///
     /// # Errors
-    /// If one is malformed.
+    /// If a change is malformed.
     pub fn gather(
         &mut self,
         memory: &[u8],
@@ -98,7 +98,7 @@ impl Gathered {
         }
     }
 
-    /// Where the search for a page begins in the table, and what its places are taken modulo.
+    /// Where the search for a page begins in the table, and the mask of its places.
     #[inline]
     fn slot(&self, page: PageId) -> (usize, usize) {
         let mask = self.table.len().wrapping_sub(1);
@@ -123,12 +123,12 @@ impl Gathered {
         }
     }
 
-    /// The pages, in the order of their first changes.
+    /// The pages, ordered by their first changes.
     pub fn pages(&self) -> &[PageChanges] {
         &self.pages
     }
 
-    /// The changes of a page in their order. The memory is that of the parts.
+    /// The changes of a page, in order. The memory is that of the parts.
     pub fn changes<'p>(&'p self, of: &PageChanges, memory: &'p [u8]) -> impl Iterator<Item = PartChange<'p>> {
         let mut next = of.first;
         std::iter::from_fn(move || {

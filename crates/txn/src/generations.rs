@@ -1,9 +1,10 @@
 //! Versions for which memory has no room.
 //!
-//! All versions go together, into the tree of a [`Generation`]; what is changed after that begins in memory again. So the chain of
-//! a record is what memory has of it, and then what the generations have, the latest first. A generation is dropped as a whole,
-//! once no snapshot needs any of it. It takes more as long as the snapshot is the same that holds back most, because it goes when
-//! that ends; after that another is begun. Some *cover* the snapshots that were open when they were made: see [`covers`].
+//! All versions move together, into the tree of a [`Generation`]; later changes begin in memory again. So the chain of
+//! a record is what memory has of it, followed by what the generations have, the latest first. A generation is dropped
+//! as a whole, once no snapshot needs any of it. It takes more versions as long as the same snapshot holds back most,
+//! because it goes when that snapshot ends; after that another generation is begun. Some generations *cover* the
+//! snapshots that were open when they were made: see [`covers`].
 
 mod cover;
 mod covers;
@@ -39,29 +40,29 @@ use vellum_pool::{KeptPages, PoolError};
 /// Versions that went to the file together, or while the same snapshot held back most.
 pub(crate) struct Generation {
     tree: SpillTree,
-    /// What is not in the tree yet.
+    /// Versions that are not in the tree yet.
     frozen: RwLock<Option<Arc<Frozen>>>,
     /// The oldest snapshot when it was begun.
     oldest: u64,
     contents: OrderedMutex<Contents, { rank::GENERATION }>,
     has_removed: AtomicBool,
-    /// One more than the last commit of which there are versions, once nothing in it is open and as long as nothing comes; zero if that is to
-    /// be found out.
+    /// One more than the last commit that has versions here, once no writer here is open and as long as no version is
+    /// added; zero if unknown.
     settled: AtomicU64,
-    /// What else it has if it is to cover snapshots.
+    /// What else a generation has that is to cover snapshots.
     cover: Option<Cover>,
 }
 
 #[derive(Default)]
 struct Contents {
-    /// It is taking versions, so it is needed.
+    /// Whether it is taking versions, and is therefore needed.
     is_taking: bool,
-    /// The last commit of which there are versions.
+    /// The last commit that has versions here.
     latest: u64,
-    /// Those that were open when versions of theirs came here.
+    /// The writers that were open when versions of theirs came here.
     writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
-    /// A page could not be kept.
+    /// Whether a page could not be kept.
     has_failed: bool,
 }
 
@@ -82,13 +83,13 @@ impl Moving {
         Self { is_removed: chain.is_removed, versions: chain.versions.iter().map(copy).collect() }
     }
 
-    /// The record of which they are.
+    /// The record that these versions belong to.
     pub fn record(&self) -> Option<&Before> {
         self.versions.first().map(|(.., before)| before)
     }
 }
 
-/// A version of a record: who has made the change, how that stands, and what is seen without it.
+/// A version of a record: the writer of the change, the writer's state, and what is seen without the change.
 type Found = (u64, State, Seen);
 
 /// All generations.
@@ -96,11 +97,11 @@ pub(crate) struct Generations {
     /// The latest last.
     all: RwLock<SmallVec<[Arc<Generation>; 2]>>,
     is_any: AtomicBool,
-    /// No snapshot of this time or later needs any of them; zero if none is known to be so.
+    /// No snapshot of this time or later needs a generation; zero if no such time is known.
     quiet: AtomicU64,
     /// Which pages are kept before they change.
     kept: Arc<KeptPages>,
-    /// About how much memory versions take that are not in the file yet.
+    /// About how much memory the versions take that are not in the file yet.
     frozen_bytes: AtomicUsize,
     /// How many covers have begun.
     begun: AtomicU64,
@@ -127,28 +128,29 @@ impl Generations {
         generations
     }
 
-    /// About how much memory versions take that are not in the file yet.
+    /// About how much memory the versions take that are not in the file yet.
     pub fn frozen_bytes(&self) -> usize {
         // Relaxed: an estimate.
         self.frozen_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing in the file.
+    /// Whether there is no generation.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Acquire: what is not in memory any more was entered here before.
+        // Acquire: what is no longer in memory was entered here before.
         !self.is_any.load(Ordering::Acquire)
     }
 
-    /// Whether there may be versions that a snapshot of this time does not see. Asked after they have been looked for in memory.
+    /// Whether there may be versions that a snapshot of this time does not see. Called after memory has been searched.
     #[inline]
     pub fn may_have(&self, time: u64) -> bool {
-        // Acquire: it goes back to zero before versions are taken out of memory, where the thread that asks this has looked.
+        // Acquire: it is reset to zero before versions are taken out of memory, where the calling thread has looked.
         let is_quiet = |quiet: u64| quiet > 0 && time >= quiet;
         !self.is_empty() && !is_quiet(self.quiet.load(Ordering::Acquire))
     }
 
-    /// The generation that takes more, while `oldest` is the oldest snapshot. It stays until it [has](Generation::rest).
+    /// The generation that takes versions while `oldest` is the oldest snapshot. It stays until it
+    /// [rests](Generation::rest).
     pub fn current(&self, file: &SpillFile, oldest: u64) -> Result<Arc<Generation>, PoolError> {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = all.last().filter(|last| last.oldest == oldest && last.cover.is_none()) {
@@ -161,27 +163,27 @@ impl Generations {
         Ok(generation)
     }
 
-    /// Enters a generation that takes versions.
+    /// Adds a generation that takes versions.
     fn enter(&self, all: &mut SmallVec<[Arc<Generation>; 2]>, generation: Arc<Generation>) {
         all.push(generation);
         self.disturb();
         self.is_any.store(true, Ordering::Release);
     }
 
-    /// More versions are about to go there, which any snapshot may need. They are locked.
+    /// More versions are about to go to the file, and any snapshot may need them. The generations are locked.
     fn disturb(&self) {
         if !planted(Bug::SpilledOverlooked) {
             self.quiet.store(0, Ordering::Release);
         }
     }
 
-    /// Those that have versions that a snapshot of this time may not see, the latest first.
+    /// The generations with versions that a snapshot of this time may not see, the latest first.
     fn needed_at(&self, time: u64) -> SmallVec<[Arc<Generation>; 2]> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let needed: SmallVec<_> =
             all.iter().rev().filter(|generation| generation.is_needed_at(time)).cloned().collect();
         if needed.is_empty() {
-            // While they are locked, so that none takes versions. A time that another thread finds meanwhile is as good.
+            // Under their lock, so that none takes versions. A time that another thread stores meanwhile is as good.
             self.quiet.store(time, Ordering::Release);
         }
         needed
@@ -191,7 +193,7 @@ impl Generations {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Drops the generations that no snapshot needs. Returns whether the last cover is among them.
+    /// Drops the generations that no snapshot needs. Returns whether the last cover was among them.
     pub fn prune(&self, oldest: &Oldest) -> bool {
         if self.is_empty() {
             return false;
@@ -213,7 +215,7 @@ impl Generations {
         self.is_any.store(!all.is_empty(), Ordering::Release);
         let is_last = had_cover && all.iter().all(|generation| generation.cover.is_none());
         if is_last {
-            // While they are locked: a cover that is begun after this keeps pages again.
+            // Under their lock: a cover that is begun later keeps pages again.
             self.kept.set(Lsn(0));
         }
         drop(all);
@@ -222,8 +224,8 @@ impl Generations {
         is_last
     }
 
-    /// What is seen of a record of which memory has no version that is seen: `newer` is the oldest that it has, or what the leaf
-    /// holds.
+    /// What is seen of a record of which memory has no visible version. `newer` is the oldest version in memory, or
+    /// what the leaf holds.
     pub fn seen(
         &self,
         (tree, key, hash): (PageId, &[u8], u64),
@@ -243,7 +245,7 @@ impl Generations {
         Ok(oldest)
     }
 
-    /// The writer of the last version of a record that a snapshot of this time may not see, and how that stands.
+    /// The writer of the last version of a record that a snapshot of this time may not see, and the writer's state.
     pub fn last(
         &self,
         (tree, key, hash): (PageId, &[u8], u64),
@@ -271,7 +273,7 @@ impl Generations {
             && (self.covers(sight.own) || generation.is_needed_at(sight.time))
     }
 
-    /// Adds the keys of a tree within bounds of records that were removed, and that a snapshot may see.
+    /// Adds the keys, within bounds, of removed records of a tree that a snapshot may see.
     pub fn add_removed(
         &self,
         sight: Sight,
@@ -285,7 +287,7 @@ impl Generations {
         Ok(())
     }
 
-    /// How many records have versions in the file; one in several generations counts several times.
+    /// How many records have versions in the file; a record in several generations counts several times.
     pub fn records(&self) -> usize {
         self.all().iter().map(|generation| generation.contents.lock().chains).sum()
     }
@@ -294,11 +296,11 @@ impl Generations {
 /// What all open snapshots see, and which is the first of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oldest {
-    /// All see the commits up to this one.
+    /// All open snapshots see the commits up to this one.
     pub of_all: u64,
-    /// All see them that are not covered.
+    /// All snapshots that are not covered see the commits up to this one.
     pub of_others: u64,
-    /// The transaction of the first that is open.
+    /// The transaction of the first open snapshot.
     pub transaction: Option<u64>,
 }
 
@@ -317,8 +319,8 @@ impl Generation {
 
     /// Whether there may be versions that a snapshot of this time does not see.
     fn is_needed_at(&self, time: u64) -> bool {
-        // Acquire: pairs with the release below. It goes back to zero before versions come that are taken out of memory, where the thread that asks
-        // this has looked before; and before `Generations::quiet` does.
+        // Acquire: pairs with the release below. It is reset to zero before versions come that are then taken out of
+        // memory, where the calling thread has looked before; and before `Generations::quiet` is reset.
         let settled = self.settled.load(Ordering::Acquire);
         if settled > 0 {
             return time + 1 < settled;
@@ -339,7 +341,7 @@ impl Generation {
         time < latest
     }
 
-    /// Whether a snapshot needs it, and one that is covered may be among them.
+    /// Whether a snapshot needs it. `by_covered` says whether covered snapshots may be among them.
     fn is_needed(&self, oldest: &Oldest, by_covered: bool) -> bool {
         let contents = self.contents.lock();
         let seen = if by_covered { oldest.of_all } else { oldest.of_others };
@@ -348,26 +350,26 @@ impl Generation {
             || contents.writers.values().any(|writer| match writer.state() {
                 State::Open => true,
                 State::Committed(time) => time > seen,
-                // Leaves that are kept may have what it had changed.
+                // Leaves that are kept may contain its changes.
                 State::RolledBack(_) => by_covered,
             })
     }
 
-    /// It takes more, until it [rests](Self::rest).
+    /// It takes more versions, until it [rests](Self::rest).
     fn take_more(&self) {
         let mut contents = self.contents.lock();
         contents.is_taking = true;
-        // Release: pairs with `is_needed_at`. As long as it takes it is not settled.
+        // Release: pairs with `is_needed_at`. While it takes versions it is not settled.
         self.settled.store(0, Ordering::Release);
     }
 
-    /// It takes no more for now.
+    /// It takes no more versions for now.
     pub fn rest(&self) {
         self.contents.lock().is_taking = false;
     }
 
-    /// Takes the versions of some records. `snapshots` are the times of those that are open, in ascending order, and `now` the last
-    /// commit that the youngest of them may see.
+    /// Takes the versions of some records. `snapshots` are the times of the open snapshots, in ascending order; `now`
+    /// is the last commit that the youngest of them may see.
     pub fn take(&self, chains: &[Moving], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
         let mut contents = self.contents.lock();
         for (writer, state, _) in chains.iter().flat_map(|chain| &chain.versions) {
@@ -395,7 +397,7 @@ impl Generation {
         Ok(())
     }
 
-    /// The entry of a chain, with what there is of it before, and its key.
+    /// The key and the entry of a chain, joined with its former entry.
     fn entry(
         &self,
         chain: &Moving,
@@ -413,7 +415,7 @@ impl Generation {
             None => false,
         };
         for (writer, state, before) in &chain.versions {
-            // Of a writer whose first change of the record is there, a later one tells nothing.
+            // If the first change of the record by a writer is there, later ones by the same writer say nothing.
             if all.iter().all(|version| version.writer != writer.id) {
                 all.push(Version {
                     writer: writer.id,
@@ -433,15 +435,15 @@ impl Generation {
         Ok(Some((place, entry)))
     }
 
-    /// Joins versions between which no snapshot was taken, and forgets those that do not count.
+    /// Joins versions between which no snapshot was taken, and drops those that do not count.
     fn cut(&self, versions: &mut SmallVec<[Version<'_>; 4]>, (snapshots, now): (&[u64], u64)) {
-        // Leaves that covered snapshots are shown may have what is rolled back by now.
+        // Leaves that are shown to covered snapshots may contain changes that have been rolled back by now.
         versions
             .retain(|version| self.cover.is_some() || !matches!(self.state(version), State::RolledBack(_)));
         let mut index = 1;
         while let Some([older, newer]) = versions.get(index - 1..=index) {
             let is_one = match (self.state(older), self.state(newer)) {
-                // What was committed later than the snapshots were looked at may have one before it that is not known.
+                // Before a commit later than `now` there may be a snapshot that `snapshots` lacks.
                 (State::Committed(from), State::Committed(to)) if to <= now => {
                     let first = snapshots.partition_point(|time| *time < from);
                     snapshots.get(first).is_none_or(|time| *time >= to)
@@ -508,7 +510,7 @@ impl Generation {
             frozen.add_removed(tree, bounds, keys);
             return Ok(());
         }
-        // Keys that are cut off are ordered by their beginnings only, so some are looked at beyond the bounds.
+        // Truncated keys are ordered by their prefixes only, so the scan looks at some keys beyond the bounds.
         let lower = match lower {
             Bound::Included(key) | Bound::Excluded(key) => place_of_prefix(tree, key),
             Bound::Unbounded => tree.0.to_be_bytes().to_vec(),

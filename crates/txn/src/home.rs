@@ -1,33 +1,33 @@
-//! Where what a thread has made goes back to.
+//! Gives what a thread has made back to it.
 //!
-//! Of two threads that have transactions open most of the time, each finds that nobody needs any more what the *other* has left behind. To
-//! take that apart it would fetch every line of it from the other's cache. So it gives the whole back to the thread that has
-//! committed it, as one reference, and that thread takes it apart when it begins to change something the next time.
+//! If two threads have transactions open most of the time, each finds that what the *other* has left behind is no
+//! longer needed. To take it apart it would fetch every line of it from the other's cache. So it gives it back whole,
+//! as one reference, and the thread that committed it takes it apart when it next begins to change something.
 
-// No thread waits for another one here, so a model of threads need not know it.
+// No thread waits for another one here, so the thread models need not include it.
 use std::{
     mem,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// So many things wait for a thread at most. If it does not come for them, the others keep further ones.
+/// At most this many items wait for a thread. While it does not take them, the others keep further ones.
 const WAITING_MAX: usize = 16;
 
-/// What other threads have given back to one.
+/// What other threads have given back to one thread.
 pub(crate) struct Home<T> {
     waiting: Mutex<Waiting<T>>,
 }
 
 struct Waiting<T> {
     items: Vec<T>,
-    /// The thread has ended.
+    /// Whether the thread has ended.
     is_closed: bool,
 }
 
-/// The home of a thread, as the thread has it.
+/// A thread's own handle on its home.
 pub(crate) struct Own<T> {
     home: Arc<Home<T>>,
-    /// Room for what is taken back.
+    /// Room for the items that are taken back.
     room: Vec<T>,
 }
 
@@ -35,7 +35,7 @@ impl<T> Home<T> {
     /// Gives something back to the thread.
     ///
     /// # Errors
-    /// What was to be given back, if the thread has ended or too much waits for it, or another thread does the same.
+    /// The item, if the thread has ended, if too many items wait for it, or if another thread has the lock.
     pub fn give_back(&self, item: T) -> Result<(), T> {
         match self.waiting.try_lock() {
             Ok(mut waiting) if !waiting.is_closed && waiting.items.len() < WAITING_MAX => {
@@ -57,7 +57,7 @@ impl<T> Own<T> {
         &self.home
     }
 
-    /// What other threads have given back. The list is [returned](Self::put_room) when it is empty.
+    /// What other threads have given back. Once empty, the list is [returned](Self::put_room).
     pub fn take(&mut self) -> Vec<T> {
         if let Ok(mut waiting) = self.home.waiting.try_lock() {
             mem::swap(&mut waiting.items, &mut self.room);
@@ -65,7 +65,7 @@ impl<T> Own<T> {
         mem::take(&mut self.room)
     }
 
-    /// Returns the list that [`take`](Self::take) gave, which is empty.
+    /// Returns the list that [`take`](Self::take) gave, now empty.
     pub fn put_room(&mut self, list: Vec<T>) {
         debug_assert!(list.is_empty());
         self.room = list;
@@ -76,7 +76,7 @@ impl<T> Drop for Own<T> {
     fn drop(&mut self) {
         let mut waiting = self.home.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.is_closed = true;
-        // They may refer to the home themselves.
+        // The items may themselves refer to the home.
         let items = mem::take(&mut waiting.items);
         drop(waiting);
         drop(items);

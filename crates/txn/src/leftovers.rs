@@ -1,4 +1,4 @@
-//! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it any more.
+//! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it.
 
 use crate::before::Before;
 use crate::depot::{Depot, Kept};
@@ -17,15 +17,15 @@ use vellum_pool::PoolError;
 pub(crate) struct Undo {
     pub before: Before,
     pub lsn: Lsn,
-    /// Its record is among those that were touched.
+    /// Whether the record is also in the list of touched records.
     pub is_touched: bool,
-    /// It has removed the record.
+    /// Whether the change has removed the record.
     pub is_removal: bool,
 }
 
 /// Longer lists are not kept.
 const CHANGES_MAX: usize = 256;
-/// A batch has so many lists: a thread keeps two, and threads have handed over so many at most.
+/// A batch has this many lists: a thread keeps up to two batches, and the depot `BATCHES_MAX`.
 const LISTS: usize = 8;
 const BATCHES_MAX: usize = 16;
 
@@ -39,12 +39,12 @@ static DEPOT: Depot<Vec<Undo>> = Depot::new(BATCHES_MAX);
 /// An empty list with room for `few` changes or more.
 pub(crate) fn list(few: usize) -> Vec<Undo> {
     take_back(give_up);
-    // There is none if the thread is about to end.
+    // Fails if the thread is about to end.
     let kept = KEPT.try_with(|kept| kept.borrow_mut().take(&DEPOT));
     kept.ok().flatten().unwrap_or_else(|| Vec::with_capacity(few))
 }
 
-/// Gives up a list of changes, with what was kept of their records.
+/// Gives up a list of changes, and the before-images in it.
 pub(crate) fn give_up_list(mut list: Vec<Undo>) {
     list.drain(..).for_each(|undo| undo.before.give_up());
     if (1..=CHANGES_MAX).contains(&list.capacity()) {
@@ -57,12 +57,12 @@ thread_local! {
     static OWN: RefCell<Option<Own<Arc<Leftovers>>>> = const { RefCell::new(None) };
 }
 
-/// The home of the calling thread; none if that is about to end.
+/// The home of the calling thread; `None` if the thread is about to end.
 fn home_of_thread() -> Option<Arc<Home<Arc<Leftovers>>>> {
     OWN.try_with(|own| own.borrow_mut().get_or_insert_with(Own::new).home().clone()).ok()
 }
 
-/// Whether it is that of the calling thread.
+/// Whether this is the home of the calling thread.
 fn is_own(home: &Arc<Home<Arc<Leftovers>>>) -> bool {
     let is_own = |own: &RefCell<Option<Own<_>>>| {
         own.borrow().as_ref().is_some_and(|own| Arc::ptr_eq(own.home(), home))
@@ -70,34 +70,34 @@ fn is_own(home: &Arc<Home<Arc<Leftovers>>>) -> bool {
     OWN.try_with(is_own).unwrap_or_default()
 }
 
-/// Gives up what other threads have given back to the calling one.
+/// Gives up what other threads have given back to this one.
 fn take_back(give_up: impl Fn(Arc<Leftovers>)) {
     let taken = OWN.try_with(|own| own.borrow_mut().as_mut().map(Own::take));
-    // Without the thread's own: that is looked at again when leftovers go.
+    // `OWN` is not borrowed now: it is looked at again when leftovers go.
     let Ok(Some(mut taken)) = taken else { return };
     taken.drain(..).for_each(give_up);
     let _ = OWN.try_with(|own| own.borrow_mut().as_mut().map(|own| own.put_room(taken)));
 }
 
-/// Gives up what a transaction has left behind, if nobody else looks at it.
+/// Gives up what a transaction has left behind, if no other thread still looks at it.
 pub(crate) fn give_up(left: Arc<Leftovers>) {
     if let Some(left) = Arc::into_inner(left) {
         give_up_list(left.changed);
     }
 }
 
-/// What a transaction leaves behind that goes when no snapshot needs it any more.
-// What is seldom there is apart: a thread that finds that nobody needs it touches little of it.
+/// What a transaction leaves behind, until no snapshot needs it.
+// Rare contents are apart, so that a thread that finds leftovers no longer needed touches little of them.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     /// What it has changed.
     pub changed: Vec<Undo>,
-    /// How many bytes of keys and old values that is, with large values.
+    /// How many bytes of keys and old values these changes have, including large values.
     pub bytes: u64,
-    /// The thread that has committed it.
+    /// Where leftovers go back to: the thread that committed the transaction.
     home: Option<Arc<Home<Arc<Self>>>>,
     rest: Option<Box<Rest>>,
-    /// Some of the changes have removed records.
+    /// Whether some of the changes have removed records.
     has_removals: bool,
     /// Whether its changes are in the table of versions.
     is_entered: AtomicBool,
@@ -105,16 +105,16 @@ pub(crate) struct Leftovers {
     pub slot: Option<usize>,
 }
 
-/// What few transactions leave behind.
+/// What only few transactions leave behind.
 #[derive(Default)]
 struct Rest {
     /// Other records that it has claimed.
     touched: Vec<Before>,
-    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
+    /// Records changed by transactions that were committed before, with no snapshot between them and this one.
     joined: HashTable<Before>,
     /// The large values that it has replaced, each with its tree.
     large: Vec<(PageId, BlobReference)>,
-    /// The records for which memory had no room.
+    /// Lists of records for which memory had no room.
     spilled: Vec<UndoList>,
 }
 
@@ -124,11 +124,11 @@ impl Rest {
     }
 }
 
-/// What a transaction has changed, claimed besides, and moved to a file.
+/// What a transaction has changed, what it has only claimed, and what it has moved to a file.
 pub(crate) type Taken = (Vec<Undo>, Vec<Before>, Option<UndoList>);
 
 impl Leftovers {
-    /// A record that was changed, and that a transaction with these reads has read.
+    /// Finds a changed record that a transaction with these reads has read.
     pub fn find(&self, reads: &ReadSet) -> Result<Option<Before>, PoolError> {
         let mut found = None;
         self.for_each_record(|record| {
@@ -140,7 +140,7 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// What is left behind by the commit of a transaction that has made these changes, claimed these other records, and replaced these
+    /// The leftovers of a transaction that has made these changes, claimed these other records, and replaced these
     /// large values.
     pub fn new(
         (changed, touched, spilled): Taken,
@@ -158,21 +158,21 @@ impl Leftovers {
 
     /// Whether its changes are in the table of versions.
     pub fn is_entered(&self) -> bool {
-        // Relaxed: the lock of its slot has been held since it was entered.
+        // Relaxed: the lock of its slot has been taken since it was entered.
         self.is_entered.load(Ordering::Relaxed)
     }
 
-    /// Its changes are in the table of versions from now on. Its slot is locked.
+    /// Notes that its changes are in the table of versions from now on. Its slot is locked.
     pub fn note_entered(&self) {
         self.is_entered.store(true, Ordering::Relaxed);
     }
 
-    /// What it has claimed besides what it has changed.
+    /// The records that it has claimed and not changed.
     pub fn touched(&self) -> &[Before] {
         self.rest.as_ref().map_or(&[], |rest| &rest.touched)
     }
 
-    /// What [`new`](Self::new) was given of the transaction.
+    /// The parts that [`new`](Self::new) was given.
     pub fn into_taken(self) -> Taken {
         let Rest { touched, mut spilled, .. } = self.rest.map_or_else(Rest::default, |rest| *rest);
         (self.changed, touched, spilled.pop())
@@ -188,9 +188,9 @@ impl Leftovers {
         self.rest.as_ref().is_some_and(|rest| !rest.spilled.is_empty())
     }
 
-    /// Gives it up when no snapshot needs it: to the thread whose memory it is.
+    /// Gives the leftovers up when no snapshot needs them: to the thread whose memory they are.
     pub fn go_home(self: Arc<Self>) {
-        /// Those with more changes are not given back, so that a thread that does nothing any more keeps little.
+        /// Larger ones are not given back, so that a thread that has become idle keeps little.
         const CHANGES_MAX: usize = 64;
         let home = self.home.as_ref().filter(|home| self.changed.len() <= CHANGES_MAX && !is_own(home));
         let refused = match home.cloned() {
@@ -200,11 +200,12 @@ impl Leftovers {
         refused.into_iter().for_each(give_up);
     }
 
-    /// Shows the records whose versions are looked up to be taken out when no snapshot needs them: all of a large transaction, or of several
-    /// that were joined. Of a small one those of removed records, whose keys cost scans as long as they are there, and those that
-    /// may be; the others go when their shard is [swept](crate::shard).
+    /// Shows the records whose versions are to be looked up and removed when no snapshot needs them: all records of a
+    /// large transaction, or of several that were joined. Of a small one, only removed records, whose keys cost scans
+    /// as long as they are there, and those that may have been removed. The others go when their shard is
+    /// [swept](crate::shard).
     pub fn for_each_to_prune(&self, mut show: impl FnMut(&Before)) -> Result<(), PoolError> {
-        /// So many changes are few.
+        /// No more changes than this are few.
         const FEW: usize = if cfg!(test) { 4 } else { 256 };
         let is_small = |rest: &Rest| rest.joined.is_empty() && rest.spilled.is_empty();
         if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(is_small) {
@@ -221,7 +222,7 @@ impl Leftovers {
         })
     }
 
-    /// The large values alone, if there are some.
+    /// A copy with only the large values, if there are any.
     pub fn only_large(&self) -> Option<Self> {
         let large = self.large();
         (!large.is_empty()).then(|| {
@@ -230,7 +231,7 @@ impl Leftovers {
         })
     }
 
-    /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
+    /// Shows the records that were changed, some of them several times, until `show` returns `None`.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let changed = self.changed.iter().map(|undo| &undo.before);
         let rest = self.rest.iter().flat_map(|rest| rest.touched.iter().chain(&rest.joined));
@@ -246,7 +247,7 @@ impl Leftovers {
         Ok(())
     }
 
-    /// Takes over what commits before this one have left behind.
+    /// Takes over what earlier commits have left behind.
     pub fn join(&mut self, mut other: Self) {
         let rest = self.rest.get_or_insert_default();
         let mut others = other.rest.take().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Internal to Vellum (use the crate `vellum`): joins the pool and the log, so that what was done survives a crash, and makes transactions of
-//! changes.
+//! Internal to Vellum (use the crate `vellum`): joins the pool and the log, so that changes survive a crash, and groups
+//! changes into transactions.
 //!
-//! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
-//! - [`Transaction`]: what it sees and has changed, with a log or without;
+//! - [`DurablePool`]: a pool whose changes are logged: opening with recovery, commits, checkpoints, the clean close;
+//! - [`Transaction`]: what it sees and has changed, with or without a log;
 //! - `change_log`: the log as the pool and the trees see it;
-//! - `analysis`, `shares`, `on_demand` and `redo`: what the log tells after a crash, and how and when that is done again;
-//! - `backup`: copies of a database that is used, and what is made of them;
+//! - `analysis`, `shares`, `on_demand` and `redo`: what the log says after a crash, and how and when it is redone;
+//! - `backup`: copies of a database that is in use, and restoring them;
 //! - `checkpoint`: the thread that takes checkpoints, so that there is never much to redo.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]

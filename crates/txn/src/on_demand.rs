@@ -1,18 +1,20 @@
-//! Redo on demand: the database opens as soon as the log has been read. A page is redone when it is brought into memory for the first time, and those
-//! that nobody touches by the next checkpoint, which the thread in the background begins at once.
+//! Redo on demand: the database opens as soon as the log has been read. A page is redone when it is first brought into
+//! memory. The next checkpoint, which the background thread begins at once, redoes the pages that nothing has needed.
 //!
-//! After *instant recovery*: Graefe, Guy, Sauer: *Instant Recovery with Write-Ahead Logging*, 2nd edition, 2016, chapter 4. There the log has an
-//! index of each page's records; here the analysis has dealt them out to [`shares`](crate::shares), and a thread that needs a page
-//! redoes all pages of its share, some thousandths of all. So there are no lists of pages, and nothing is read twice.
+//! After *instant recovery*: Graefe, Guy, Sauer: *Instant Recovery with Write-Ahead Logging*, 2nd edition, 2016,
+//! chapter 4. There the log has an index of each page's records. Here the analysis has dealt the records out to
+//! [`shares`](crate::shares), and a thread that needs a page redoes all pages of its share, some thousandths of all. So
+//! there are no lists of pages, and nothing is read twice.
 //!
 //! # Invariants
-//! - A page of a share that is not done is not in memory, unless it was redone, or allocated, since the database was opened. So a page in memory
-//!   is right, and only misses ask.
-//! - No checkpoint is taken before all is redone: the log from the redo point on stays, and a crash begins again with it.
+//! - A page of a share that is not done is not in memory, unless it was redone, or allocated, since the database was
+//!   opened. So a page in memory is right, and only misses ask.
+//! - No checkpoint is taken before everything is redone: the log from the redo point on stays, and a recovery after a
+//!   crash begins there again.
 //!
 //! # Lock order
-//! A share is locked with latches held, all of pages that lack nothing. While it is locked its pages are latched, of which no other thread
-//! can have the latch for long.
+//! A thread that locks a share may hold latches, all on pages that lack nothing. While it holds the lock it latches
+//! pages of the share; no other thread can hold one of those latches for long.
 
 use crate::{
     TxnError,
@@ -36,35 +38,35 @@ pub(crate) struct OnDemand {
     lives: Arc<Lives>,
     damage: Arc<Damage>,
     shares: Vec<Share>,
-    /// How many of them are not done.
+    /// How many shares are not done.
     left: AtomicUsize,
-    /// The memory of their changes; none when all are done.
+    /// The memory of their changes; `None` when all are done.
     memory: Mutex<Option<Arc<KeptMemory>>>,
-    /// Memory of threads that redo nothing at the moment.
+    /// Memory that no thread uses for redo at the moment.
     idle: Mutex<Vec<Gathered>>,
     is_interrupted: AtomicBool,
     redoer: Redoer,
 }
 
-/// The pages of which each number has the same remainder.
+/// The pages whose numbers have the same remainder.
 #[derive(Default)]
 struct Share {
     is_done: AtomicBool,
     debt: Mutex<Debt>,
 }
 
-/// What the pages of a share lack.
+/// What the pages of a share still lack.
 #[derive(Default)]
 struct Debt {
     parts: Vec<KeptPart>,
-    /// The pages that could not be redone; none before it was tried. All others have been.
+    /// The pages that could not be redone; `None` before the first attempt. All others have been redone.
     failed: Option<HashSet<PageId>>,
-    /// Pages that are used anew. What they lack was of an earlier life.
+    /// Pages that were allocated again. What they lack belongs to an earlier life.
     forgotten: HashSet<PageId>,
 }
 
 impl OnDemand {
-    /// From now on pages of this pool are redone on demand.
+    /// Begins to redo pages of this pool on demand.
     pub fn begin(pool: &Pool, parts: KeptParts, lives: Arc<Lives>, damage: Arc<Damage>) -> Arc<Self> {
         let shares: Vec<_> = parts.shares.into_iter().map(Share::of).collect();
         let left = shares.iter().filter(|share| !share.is_done()).count();
@@ -88,10 +90,10 @@ impl OnDemand {
         begun
     }
 
-    /// Redoes all that is left, by several threads.
+    /// Redoes everything that is left, in several threads.
     ///
     /// # Errors
-    /// If a page cannot be redone; all others are. If it was [interrupted](Self::interrupt).
+    /// If a page cannot be redone; all others have been then. If it was [interrupted](Self::interrupt).
     pub fn finish(&self) -> Result<(), TxnError> {
         if self.is_done() {
             return Ok(());
@@ -100,11 +102,11 @@ impl OnDemand {
         let work = || {
             let mut outcome = Ok(());
             loop {
-                // Relaxed: it tells the threads apart, and orders nothing.
+                // Relaxed: it gives each thread another share, and orders nothing.
                 let Some(share) = self.shares.get(next.fetch_add(1, Ordering::Relaxed)) else {
                     return outcome;
                 };
-                // Relaxed: it may be seen a share later.
+                // Relaxed: it may be seen one share later.
                 if self.is_interrupted.load(Ordering::Relaxed) {
                     return Err(LogError::Closed.into());
                 }
@@ -113,7 +115,7 @@ impl OnDemand {
         };
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         thread::scope(|scope| {
-            // If the system refuses a thread, the others do it, or this one.
+            // If the system refuses a thread, the other threads and this one do its work.
             let spawn = |_| spawn_scoped(scope, "vellum-redo", work).ok();
             let others: Vec<_> = (1..threads).filter_map(spawn).collect();
             let outcome = work();
@@ -122,18 +124,18 @@ impl OnDemand {
         })
     }
 
-    /// Whether all is redone.
+    /// Whether everything is redone.
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with `note_done`.
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// Makes [`finish`](Self::finish) end soon, until that is taken back.
+    /// Makes [`finish`](Self::finish) end soon, until this is reset.
     pub fn interrupt(&self, is_interrupted: bool) {
         self.is_interrupted.store(is_interrupted, Ordering::Relaxed);
     }
 
-    /// Redoes the pages of a share that are not redone yet; of those that failed before only this one, if one is given.
+    /// Redoes the pages of a share that have not been redone. Of those that failed, only `wanted`, if given.
     fn redo_share(&self, share: &Share, wanted: Option<PageId>) -> Result<(), TxnError> {
         if share.is_done() {
             return Ok(());
@@ -151,7 +153,7 @@ impl OnDemand {
             *debt = Debt::default();
             // Release: pairs with `Share::is_done`.
             share.is_done.store(true, Ordering::Release);
-            // AcqRel: the last one comes after all others.
+            // AcqRel: the last share is done after all others.
             if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.end();
             }
@@ -179,7 +181,7 @@ impl OnDemand {
             let redone = self.redo_page(of, gathered, kept);
             if let Err(error) = self.damage.check(redone) {
                 failed.insert(of.page);
-                // Those that want the others ask for them.
+                // Threads that want the other pages ask for them.
                 if wanted.is_none_or(|wanted| wanted == of.page) {
                     outcome = outcome.and(Err(error));
                 }
@@ -190,7 +192,7 @@ impl OnDemand {
     }
 
     fn redo_page(&self, of: &PageChanges, gathered: &Gathered, kept: &[u8]) -> Result<(), TxnError> {
-        // What was in an earlier life is needless.
+        // Changes of an earlier life are not needed.
         let mut changes = gathered.changes(of, kept);
         let Some(first) = changes.find(|change| self.lives.counts(of.page, change.lsn)) else {
             return Ok(());
@@ -199,7 +201,7 @@ impl OnDemand {
         Ok(self.redoer.redo_evicted(of.page, first.fresh, redo)?)
     }
 
-    /// All is redone.
+    /// Ends redo on demand: everything is redone.
     fn end(&self) {
         self.redoer.end_on_demand();
         lock(&self.idle).clear();
@@ -223,7 +225,7 @@ impl RedoOnDemand for OnDemand {
     fn forget(&self, page: PageId) {
         let Some(share) = self.share_of(page).filter(|share| !share.is_done()) else { return };
         let mut debt = share.lock();
-        // It was freed since, so it is not among those that cannot be redone any more.
+        // It has been freed since, so it no longer counts as one that could not be redone.
         debt.failed.as_mut().map(|failed| failed.remove(&page));
         debt.forgotten.insert(page);
     }
@@ -237,7 +239,7 @@ impl Share {
     }
 
     fn is_done(&self) -> bool {
-        // Acquire: pairs with the store of the thread that has redone the pages.
+        // Acquire: pairs with the store by the thread that has redone the pages.
         self.is_done.load(Ordering::Acquire)
     }
 

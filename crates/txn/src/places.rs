@@ -1,4 +1,4 @@
-//! Where the places come from that transactions compare: see `transactions` on what needs no look.
+//! Where the places come from that transactions compare: see `transactions`, when a reader need not look for versions.
 
 use crate::change_log::Changes;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use vellum_pool::{ChangeLog as _, LsnClock};
 
 /// What gives changes their LSNs.
 pub(crate) enum Places {
-    /// A log, whose records have these places.
+    /// A log: the LSN is the place of the record.
     Log(Arc<Changes>),
-    /// There is no log: the pool counts changes as long as transactions are open.
+    /// No log: the pool counts changes as long as transactions are open.
     Clock(Arc<LsnClock>),
 }
 
 impl Places {
-    /// A place that is not after the LSN of any change that comes from now on.
+    /// A place that is not after the LSN of any change from now on.
     pub fn end(&self) -> Lsn {
         match self {
             Self::Log(changes) => changes.end(),
@@ -22,7 +22,7 @@ impl Places {
         }
     }
 
-    /// As [`end`](Self::end), and the LSNs of all changes that came before are less.
+    /// As [`end`](Self::end), and also greater than the LSNs of all changes so far.
     pub fn divide(&self) -> Lsn {
         match self {
             Self::Log(changes) => changes.end(),
@@ -30,7 +30,7 @@ impl Places {
         }
     }
 
-    /// The log keeps so many bytes more, and so many fewer, of its room for what undoes transactions.
+    /// Makes the log keep `more` additional bytes for undoing transactions, and `fewer` bytes less.
     #[inline]
     pub fn keep_for_undo(&self, more: u64, fewer: u64) {
         if let Self::Log(changes) = self
@@ -40,7 +40,7 @@ impl Places {
         }
     }
 
-    /// A transaction is open from now on: what is changed gets an LSN.
+    /// A transaction is open from now on: changes get LSNs.
     pub fn hold(&self) {
         if let Self::Clock(clock) = self {
             clock.hold();

@@ -1,6 +1,6 @@
 //! Bugs that the tests of whole databases plant here, one at a time, to show that they would find them.
 
-/// What is done wrongly.
+/// What is done wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
     /// A record is redone twice.
@@ -9,50 +9,51 @@ pub(crate) enum Bug {
     GroupWithoutEnd,
     /// A checkpoint gives up the log that undoing open transactions needs.
     CutTooEarly,
-    /// What was not committed is not undone after a crash.
+    /// After a crash, uncommitted changes are not undone.
     LosersNotUndone,
-    /// The transaction that is undone last after a crash is not undone.
+    /// The last transaction to be undone after a crash is not undone.
     LoserForgotten,
     /// Pages are not logged whole, so those that a crash tears are not mended.
     NoImages,
     /// Records of a page's earlier life are redone in its present one.
     EarlierLifeRedone,
-    /// A checkpoint is taken while pages are to be redone.
+    /// A checkpoint is taken while there are pages left to redo.
     CheckpointBeforeRedo,
-    /// What open transactions have changed is seen by others.
+    /// Others see what open transactions have changed.
     UncommittedRead,
-    /// Restoring goes past its target by a commit.
+    /// Restoring goes one commit past its target.
     BeyondTarget,
-    /// A transaction is undone as far as its savepoint only.
+    /// A transaction is undone as far back as its savepoint only.
     HalfRollback,
     /// Versions that went to a file are dropped though a snapshot needs them.
     SpilledDroppedEarly,
-    /// Versions that went to a file do not tell that their records were removed.
+    /// Versions that went to a file do not say that their records were removed.
     SpilledRemovalForgotten,
-    /// Who changes a record does not note it for snapshots that are covered, so their transactions change it as well.
+    /// A change of a record is not noted for covered snapshots, so their transactions change the record as well.
     CoveredChangeForgotten,
-    /// No snapshot looks into the file that began after one had nothing to look for there, though more has gone there since.
+    /// Once a snapshot had nothing to look for in the file, later snapshots do not look there, though more has gone
+    /// there since.
     SpilledOverlooked,
-    /// A feed tells of changes before their transaction is committed.
+    /// A feed reports changes before their transaction is committed.
     ToldUncommitted,
-    /// A feed tells of commits that are not durable.
+    /// A feed reports commits that are not durable.
     ToldNotDurable,
     /// A feed does not know that changes were taken back by a savepoint.
     ToldTakenBack,
-    /// The changes of a transaction that is alone are entered among the versions a moment before another snapshot is there, in which
-    /// the next may begin.
+    /// The changes of a transaction that is alone are entered among the versions shortly before another snapshot is
+    /// taken; in between, the next such transaction may begin.
     PublishedTooEarly,
-    /// A transaction whose snapshot was covered keeps its changes to itself like one that is alone.
+    /// A transaction whose snapshot is covered keeps its changes private like one that is alone.
     PrivateThoughCovered,
     /// A version counts as dead as soon as it is committed, though a snapshot needs it.
     DeadTooEarly,
-    /// The filter of an undo buffer does not have what its transaction has changed.
+    /// The filter of an undo buffer lacks what its transaction has changed.
     BufferOverlooked,
-    /// An undo buffer is searched no more once its transaction is committed, though a snapshot needs it.
+    /// An undo buffer is no longer searched once its transaction is committed, though a snapshot needs it.
     BufferForgottenEarly,
 }
 
-/// Whether this is done.
+/// Whether this bug is planted.
 #[inline(always)]
 pub(crate) fn planted(bug: Bug) -> bool {
     vellum_base::plant::is_planted("txn", bug)

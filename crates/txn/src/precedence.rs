@@ -1,11 +1,11 @@
-//! Precedence: a transaction that has lost to others again and again goes before them.
+//! Precedence: a transaction that has lost to others again and again goes first.
 //!
-//! A long transaction may never be done among short ones: they change what it reads or is about to change, and are committed
-//! first. While it has precedence, transactions of other threads wait before their first change, and those that have changed
-//! something already are waited for before it begins. So nothing is committed meanwhile that it could conflict with, but for what was
-//! just about to begin.
+//! A long transaction may never succeed among short ones: they change what it reads or is about to change, and commit
+//! first. While it has precedence, transactions of other threads wait before their first change, and before it begins
+//! it waits for those that have already changed something. So nothing that it could conflict with is committed
+//! meanwhile, except by transactions that were just about to begin.
 //!
-//! Both last for a limited time only, because a caller's code may itself wait for such a thread.
+//! Both waits last for a limited time only, because a caller's code may itself wait for such a thread.
 
 use std::time::Duration;
 use vellum_base::primitive::{
@@ -13,10 +13,10 @@ use vellum_base::primitive::{
     thread::{self, ThreadId},
 };
 
-/// The pause between two looks whether others have ended.
+/// The pause between two checks whether others have ended.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Who goes first.
+/// Which thread goes first.
 #[derive(Default)]
 pub(crate) struct Precedence {
     is_given: AtomicBool,
@@ -31,21 +31,21 @@ struct Holder {
     until: Instant,
 }
 
-/// While it is there, and for a limited time, transactions of other threads wait before their first change.
+/// While it exists, and for a limited time, transactions of other threads wait before their first change.
 pub struct Preceding<'t> {
     precedence: &'t Precedence,
     own: Holder,
 }
 
 impl Precedence {
-    /// Gives this thread precedence for at most that long, a part of which is spent until `is_idle` says that no transaction has
-    /// changed anything.
+    /// Gives this thread precedence for at most `longest`. Part of that time is spent until `is_idle` says that no open
+    /// transaction has changed anything.
     pub fn take(&self, longest: Duration, is_idle: impl Fn() -> bool) -> Preceding<'_> {
         let mut holder = self.wait(self.lock());
         let own = Holder { thread: thread::current().id(), until: Instant::now() + longest };
         *holder = Some(own);
         drop(holder);
-        // Relaxed: a transaction that does not see it yet is one more that has begun before.
+        // Relaxed: a transaction that does not see it yet counts as one that has begun before.
         self.is_given.store(true, Ordering::Relaxed);
         while !is_idle() && Instant::now() < own.until {
             thread::sleep(PAUSE);
@@ -84,7 +84,7 @@ impl Precedence {
 impl Drop for Preceding<'_> {
     fn drop(&mut self) {
         let mut holder = self.precedence.lock();
-        // If its time was over, another thread may have taken it.
+        // If its time was over, another thread may have precedence now.
         if *holder == Some(self.own) {
             *holder = None;
             self.precedence.is_given.store(false, Ordering::Relaxed);

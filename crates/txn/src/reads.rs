@@ -1,35 +1,35 @@
-//! What a serializable transaction has read, to be tested against what others have written meanwhile.
+//! What a serializable transaction has read, to be tested against what others have written since.
 //!
-//! A transaction is serializable if what it has read is, at the moment of its commit, still what it was: then it might as well
-//! have happened at that moment, alone. So it keeps which keys it has read, there or not, and which *ranges* it has asked for,
-//! rather than what it found in them. When it commits, every key that was written by a transaction committed since its
-//! snapshot is tested against that (*precision locking*: Jordan, Banerjee, Batman, *Precision Locks*, SIGMOD 1981; used at
-//! commit by Neumann, Mühlbauer, Kemper, *Fast Serializable Multi-Version Concurrency Control*, SIGMOD 2015). Pages and leaves
-//! play no part, so neighbours in a leaf never conflict.
+//! A transaction is serializable if everything that it has read is still the same at the moment of its commit: then it
+//! might as well have happened at that moment, alone. So it keeps which keys it has read, whether they existed or not,
+//! and which *ranges* it has requested, rather than what it found there. When it commits, every key that was written by
+//! a transaction committed since its snapshot is tested against these (*precision locking*: Jordan, Banerjee, Batman,
+//! *Precision Locks*, SIGMOD 1981; used at commit by Neumann, Mühlbauer, Kemper, *Fast Serializable Multi-Version
+//! Concurrency Control*, SIGMOD 2015). Pages and leaves play no part, so neighbours in a leaf never conflict.
 //!
-//! Of a key the hash is kept. What a set takes is bounded: beyond some size it is kept less exactly, and may match what was
-//! not read, never the reverse. Keys become bits of a map, and neighbouring ranges one.
+//! Of each key only the hash is kept. The size of a set is bounded: beyond it the set becomes less exact, and may match
+//! what was not read, but never misses what was. Hashes become bits of a bitmap, and neighbouring ranges become one.
 
 use crate::before::hash_of;
 use std::{collections::BTreeMap, ops::Bound};
 use vellum_base::PageId;
 
-/// How many keys are kept by their whole hashes, 8 bytes each.
+/// How many keys are kept by their full hashes, 8 bytes each.
 const KEYS_MAX: usize = 1 << 17;
-/// The bits of the map that keeps more of them, 8 MiB: of a million keys it matches one in sixty that was not read.
+/// The bits of the bitmap for more keys, 8 MiB: with a million keys it matches one in sixty that was not read.
 const BITS: usize = 1 << 26;
-/// How many ranges are kept apart, and how many bytes their ends may have.
+/// How many ranges are kept separately, and how many bytes their ends may have.
 const RANGES_MAX: usize = 1 << 12;
 const RANGES_BYTES_MAX: usize = 1 << 20;
 
-/// A place between keys, or the end of them all.
+/// A place between keys, or after all of them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Edge {
     /// Right before or right after a key.
     At {
         /// The key.
         key: Vec<u8>,
-        /// Right after it.
+        /// Whether it is right after the key.
         after: bool,
     },
     /// After all keys.
@@ -37,7 +37,7 @@ pub enum Edge {
 }
 
 impl Edge {
-    /// Where a range begins that has this lower bound.
+    /// Where a range with this lower bound begins.
     pub fn lower(bound: Bound<&[u8]>) -> Self {
         match bound {
             Bound::Included(key) => Self::At { key: key.to_vec(), after: false },
@@ -46,7 +46,7 @@ impl Edge {
         }
     }
 
-    /// Where a range ends that has this upper bound.
+    /// Where a range with this upper bound ends.
     pub fn upper(bound: Bound<&[u8]>) -> Self {
         match bound {
             Bound::Included(key) => Self::At { key: key.to_vec(), after: true },
@@ -95,13 +95,13 @@ pub(crate) struct ReadSet {
     trees: Vec<PageId>,
     keys: Keys,
     ranges: Ranges,
-    /// The ranges of cursors that are still open, each as it was asked for.
+    /// The ranges of cursors that are still open, each as it was requested.
     requested: BTreeMap<u64, ReadRange>,
     requests: u64,
 }
 
 impl ReadSet {
-    /// A tree is read; returns whether for the first time.
+    /// Notes that a tree is read; returns whether this is the first time.
     pub fn add_tree(&mut self, tree: PageId) -> bool {
         let is_new = !self.trees.contains(&tree);
         if is_new {
@@ -110,31 +110,32 @@ impl ReadSet {
         is_new
     }
 
-    /// A key was looked up.
+    /// Notes that a key was looked up.
     pub fn add_key(&mut self, tree: PageId, key: &[u8]) {
         self.keys.add(hash_of(tree, key));
     }
 
-    /// All of a range was read.
+    /// Notes that an entire range was read.
     pub fn add_range(&mut self, tree: PageId, lower: Edge, upper: Edge) {
         if lower < upper {
             self.ranges.add(ReadRange { tree, lower, upper });
         }
     }
 
-    /// Some of a range will be read. It counts as read until [`fulfil`](Self::fulfil) is told this number.
+    /// Notes that part of a range will be read. It counts as read until [`fulfil`](Self::fulfil) is called with the
+    /// number returned.
     pub fn request(&mut self, tree: PageId, lower: Edge, upper: Edge) -> u64 {
         self.requests += 1;
         self.requested.insert(self.requests, ReadRange { tree, lower, upper });
         self.requests
     }
 
-    /// What was read of a range that was requested has been added.
+    /// Notes that what was read of a requested range has been added.
     pub fn fulfil(&mut self, request: u64) {
         self.requested.remove(&request);
     }
 
-    /// No more will be read.
+    /// Notes that no more will be read.
     pub fn finish(&mut self) {
         for (_, range) in std::mem::take(&mut self.requested) {
             self.add_range(range.tree, range.lower, range.upper);
@@ -216,7 +217,7 @@ fn place(hash: u64) -> (usize, u64) {
     (bit / 64, 1 << (bit % 64))
 }
 
-/// Ranges, which are in order and apart from each other when they have been merged.
+/// Ranges, which are in order and disjoint after they have been merged.
 #[derive(Default)]
 struct Ranges {
     ranges: Vec<ReadRange>,
@@ -237,7 +238,7 @@ impl Ranges {
         self.ranges.len() >= RANGES_MAX || self.bytes >= RANGES_BYTES_MAX
     }
 
-    /// Joins neighbours until there is room for as many ranges more.
+    /// Joins neighbours until there is room for as many again.
     #[cold]
     fn coarsen(&mut self) {
         while self.ranges.len() > RANGES_MAX / 2 || self.bytes > RANGES_BYTES_MAX / 2 {

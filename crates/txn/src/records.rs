@@ -1,18 +1,17 @@
-//! The kinds of records of the log beside those of changes: the ends of transactions, the time, and what was written past the
-//! log.
+//! The kinds of log records other than changes: the ends of transactions, the time, and what was written past the log.
 
 use vellum_base::{Lsn, PageId, primitive::wall_time};
 
-/// The kinds of records that are not the trees'. All of them are at least this.
+/// The kinds of records that the trees do not write. All are at least this.
 pub(crate) const COMMITTED: u8 = 16;
 pub(crate) const ROLLED_BACK: u8 = 17;
 pub(crate) const TIME: u8 = 18;
 pub(crate) const CONTENTS: u8 = 19;
 
-/// The length of the record of the time.
+/// The length of a time record.
 pub(crate) const TIME_BYTES: usize = 1 + 8;
 
-/// What a record tells.
+/// What a record says.
 pub(crate) enum LogRecord<'r> {
     /// A change of pages.
     Change,
@@ -20,22 +19,22 @@ pub(crate) enum LogRecord<'r> {
     End(End),
     /// The time of day in nanoseconds since 1970, for the changes that follow and are not part of transactions.
     Time(u64),
-    /// What pages hold that were written past the log, from this one on.
+    /// The contents of pages that were written past the log, from this page on.
     Contents(PageId, &'r [u8]),
-    /// It is cut off, or of a kind that is not known.
+    /// It is truncated, or of an unknown kind.
     Unknown,
 }
 
 /// The end of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
-    /// By what number the log knows it.
+    /// The transaction's number in the log.
     pub number: u64,
     pub is_committed: bool,
     /// The number of the commit, and the time of day in nanoseconds since 1970.
     pub commit: u64,
     pub time: u64,
-    /// A place that is not after its first record; none in the records of earlier versions.
+    /// A place that is not after its first record; `None` in records of earlier versions.
     pub first: Option<Lsn>,
 }
 
@@ -65,12 +64,12 @@ impl<'r> LogRecord<'r> {
     }
 }
 
-/// Whether a record is one of changes of pages. One that cannot be read counts as such, so that it is noticed.
+/// Whether a record is a change of pages. One that cannot be read counts as one, so that it is noticed.
 pub(crate) fn is_change(record: &[u8]) -> bool {
     matches!(LogRecord::decode(record), LogRecord::Change | LogRecord::Unknown)
 }
 
-/// The record of the time.
+/// A time record.
 pub(crate) fn time_record(time: u64) -> [u8; TIME_BYTES] {
     let mut record = [TIME; TIME_BYTES];
     if let Some(place) = record.last_chunk_mut() {
@@ -79,7 +78,7 @@ pub(crate) fn time_record(time: u64) -> [u8; TIME_BYTES] {
     record
 }
 
-/// The record of what pages hold.
+/// A record of the contents of pages.
 pub(crate) fn contents_record(first: PageId, pages: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(1 + 8 + pages.len());
     record.push(CONTENTS);

@@ -1,9 +1,10 @@
-//! The redo of what the analysis could not keep, by several threads, before the database opens; what it has kept is redone [on
-//! demand](crate::on_demand). Then what was not committed is undone, record by record, the latest first, with records of its own.
+//! Redo, by several threads before the database opens, of what the analysis could not keep; what it has kept is redone
+//! [on demand](crate::on_demand). Then uncommitted changes are undone, record by record, the latest first, and undo is
+//! logged itself.
 //!
-//! Changes are dealt out by their pages to many [`shares`](crate::shares), and each thread has some of those, which it redoes part by part, and
-//! of each part page by page. What costs most is to bring a page into the processor's caches, and so few times are best. The redo
-//! of a page needs that page and its records alone, in their order.
+//! Changes are dealt out by page to many [`shares`](crate::shares). Each thread has some shares, and redoes them part
+//! by part, and each part page by page. Bringing a page into the processor's caches costs most, so it should happen as
+//! rarely as possible. The redo of a page needs only that page and its records, in order.
 
 use crate::{
     TxnError,
@@ -25,19 +26,19 @@ use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
 use vellum_pool::{AsynchronousReads, FinishedRead, MissQueue, Misses, Navigation, Pool, PoolError};
 use vellum_wal::{Log, LogError, Record};
 
-/// The most threads; one that reads the log has no work for more.
+/// The most threads; a thread that reads the log cannot supply more.
 pub(crate) const THREADS_MAX: usize = 8;
-/// How much work waits for a thread at most.
+/// How many parts wait for a thread at most.
 const WORK_WAITING_MAX: usize = 16;
-/// How many pages ahead what a change needs first is fetched.
+/// How many pages ahead the first bytes that a change needs are prefetched.
 const AHEAD: usize = 8;
-/// How many reads of pages overlap for each thread.
+/// How many page reads overlap for each thread.
 const READS: usize = 128;
 
-/// What is done about pages that are damaged.
+/// What to do about damaged pages.
 pub(crate) struct Damage {
     is_passed_over: bool,
-    /// What was, once for each page.
+    /// The damage that was passed over, once for each page.
     found: Mutex<Vec<TxnError>>,
 }
 
@@ -50,10 +51,10 @@ impl Damage {
         std::mem::take(&mut *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// An error that is not passed over.
+    /// Returns an error that is not passed over.
     #[inline]
     pub fn check(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
-        // Looked at where it is: to move it would wait for what was just written to be in the processor's cache.
+        // Checked in place: a move would wait until what was just written is in the processor's cache.
         if done.is_ok() { Ok(()) } else { self.check_error(done) }
     }
 
@@ -76,7 +77,7 @@ impl Damage {
     }
 }
 
-/// Redoes what the log has from a place on, before anything else uses the pool.
+/// Redoes the log from a place on, before anything else uses the pool.
 pub(crate) fn redo_rest(
     pool: &Pool,
     log: &Log,
@@ -94,7 +95,7 @@ pub(crate) fn redo_rest(
                 let mut worker = Worker::new(redo);
                 received.iter().try_for_each(|part| worker.part(&part))
             };
-            // If the system refuses a thread, the others do it, or this one.
+            // If the system refuses a thread, the other threads and this one do its work.
             let Ok(worker) = spawn_scoped(scope, "vellum-redo", work) else { break };
             senders.push(sender);
             workers.push(worker);
@@ -115,7 +116,7 @@ pub(crate) fn redo_rest(
     })
 }
 
-/// Why no more changes are dealt out.
+/// Why dealing out stops.
 enum Stop {
     WorkerEnded,
     Error(TxnError),
@@ -127,7 +128,7 @@ impl<E: Into<TxnError>> From<E> for Stop {
     }
 }
 
-/// Gives to `redo` what the log has from a place on, part by part, each with the number of its share.
+/// Gives the changes in the log from a place on to `redo`, part by part, each with the number of its share.
 fn deal(
     pool: &Pool,
     log: &Log,
@@ -149,7 +150,7 @@ fn deal(
     shares.into_parts().enumerate().try_for_each(|(share, part)| redo(share, part))
 }
 
-/// What changes are redone in, and by.
+/// What redo works on.
 #[derive(Clone, Copy)]
 struct Redo<'r> {
     pool: &'r Pool,
@@ -157,13 +158,13 @@ struct Redo<'r> {
     damage: &'r Damage,
 }
 
-/// What redoes changes, part by part.
+/// Redoes changes, part by part.
 struct Worker<'r> {
     redo: Redo<'r>,
     gathered: Gathered,
-    /// Reads of pages; none before the first, and where the system refuses them: then pages are read one by one.
+    /// Reads of pages. `None` before the first, and where the system refuses them: then pages are read one by one.
     reads: Option<MissQueue<'r>>,
-    /// The pages that are read for a part.
+    /// The pages that are being read for a part.
     missing: Vec<PageId>,
     finished: Vec<FinishedRead>,
 }
@@ -174,8 +175,8 @@ impl<'r> Worker<'r> {
         Self { redo, gathered: Gathered::default(), reads: None, missing, finished }
     }
 
-    /// Redoes changes page by page: a page is found and latched once for all that it has of them. Pages that are to be read are read
-    /// together, while the others have their turn.
+    /// Redoes the changes of a part page by page: each page is found and latched once. Pages that must be read are read
+    /// together, while the other pages are redone.
     fn part(&mut self, part: &[u8]) -> Result<(), TxnError> {
         self.gathered.gather(part, iter::once(0..part.len()))?;
         self.begin_reads();
@@ -201,7 +202,7 @@ impl<'r> Worker<'r> {
         Ok(())
     }
 
-    /// Begins to read what is not in memory and will not be made anew.
+    /// Begins to read pages that are not in memory and will not be initialized.
     fn begin_reads(&mut self) {
         let pool = self.redo.pool;
         let is_missing = |page: &&PageChanges| !page.fresh && pool.is_evicted(page.page);
@@ -217,8 +218,8 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// Waits for the reads. What could not be read, or has been evicted again, is read once more by what needs it, which tells what is
-    /// wrong.
+    /// Waits for the reads. A page that could not be read, or has been evicted again, is read once more when it is
+    /// redone, which reports the error.
     fn end_reads(&mut self) {
         if let Some(reads) = &mut self.reads {
             while reads.under_way() > 0 {
@@ -230,10 +231,10 @@ impl<'r> Worker<'r> {
 }
 
 impl Redo<'_> {
-    /// Redoes changes of one page.
+    /// Redoes the gathered changes of a page.
     fn page(&self, of: &PageChanges, gathered: &Gathered, part: &[u8]) -> Result<(), TxnError> {
         let page = of.page;
-        // What was in an earlier life is needless.
+        // Changes of an earlier life are not needed.
         let mut changes = gathered.changes(of, part);
         let Some(first) = changes.find(|change| self.lives.counts(page, change.lsn)) else {
             return Ok(());
@@ -247,7 +248,7 @@ impl Redo<'_> {
     }
 }
 
-/// Redoes changes of one page. The error says which one cannot be redone, and why.
+/// Redoes changes of one page. The error says which change cannot be redone, and why.
 pub(crate) fn redo_changes<'p>(
     page: &mut [u8],
     mut changes: impl Iterator<Item = PartChange<'p>>,
@@ -268,15 +269,15 @@ fn redo_change(page: &mut [u8], redo: &PageRedo<'_>, lsn: Lsn) -> Result<(), Nod
     Ok(())
 }
 
-/// Undoes what transactions have changed that did not end, and frees what those replaced that were committed. If that is
-/// interrupted by a crash, the next recovery goes on after it.
+/// Undoes the changes of transactions that did not end, and frees what committed ones replaced. If a crash interrupts
+/// that, the next recovery goes on from there.
 pub(crate) fn undo_all(
     pool: &Pool,
     changes: &Changes,
     analysis: &mut Analysis,
     damage: &Damage,
 ) -> Result<(u64, u64), TxnError> {
-    /// How many changes are read at once.
+    /// How many records are read at once.
     const MANY: usize = 4096;
     let (losers, undone) = analysis.take_losers();
     let counts = (losers.len() as u64, undone.len() as u64);
@@ -309,7 +310,7 @@ fn read_records(log: &Log, places: &[(Lsn, u64)]) -> Result<Vec<Box<[u8]>>, TxnE
     let mut reader = log.reread(*first)?;
     for (place, _) in places {
         loop {
-            // It was read a moment ago.
+            // The analysis has read it a moment ago.
             let record = reader.next()?.ok_or(LogError::Missing { from: *place, oldest: *first })?;
             if record.lsn == *place {
                 records.push(record.payload.into());

@@ -1,20 +1,20 @@
-//! Room in the log, for a change that finds none: on a full disk what a checkpoint gives up is there to be used again.
+//! Makes room in the log for a change that finds none: even on a full disk, a checkpoint frees segments for reuse.
 
 use crate::{change_log::Changes, checkpoint::Checkpoints, transactions::Transactions};
 use std::{mem, time::Duration};
 use vellum_base::primitive::{Instant, thread};
 use vellum_wal::{HeldLog, LogArchiver, LogError, LogKeeper};
 
-/// How long a change tries to make room, at most. A checkpoint that has been begun is waited for in any case.
+/// How long a change tries to make room, at most. It waits for a checkpoint that has been begun in any case.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How often a thread looks whether another one has made room.
+/// How often a thread checks whether another one has made room.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Makes room in the log for a thread that holds no latch: takes a checkpoint if that gives up a segment, and archives what only the
-/// archive lacks.
+/// Makes room in the log for a thread that holds no latch: takes a checkpoint if that gives up a segment, and archives
+/// what is kept only for the archive.
 ///
 /// # Errors
-/// [`LogError::NoRoom`] if there is none then; it says what keeps the log.
+/// [`LogError::NoRoom`] if there is none even then; it says what keeps the log.
 pub(crate) fn make_room(
     changes: &Changes,
     transactions: &Transactions,
@@ -41,14 +41,14 @@ pub(crate) fn make_room(
             match (log.keeper_before(end), archiver) {
                 (Some(LogKeeper::Archive), Some(archiver)) if !is_archived => {
                     is_archived = true;
-                    // Why it cannot be, the state of the log says.
+                    // The state of the log says why it cannot be archived.
                     let _ = archiver.archive_all(false);
                     continue;
                 }
                 (keeper, _) => keeper,
             }
         };
-        // Nothing keeps the log, so another thread has given up what there was, and uses it now, or has used it already.
+        // Nothing keeps the log, so another thread has given segments up, and is using them or has used them already.
         if keeper.is_none() && begun.elapsed() < LONGEST {
             thread::sleep(PAUSE);
             let end = log.end();
@@ -60,7 +60,7 @@ pub(crate) fn make_room(
     }
 }
 
-/// Takes a checkpoint, unless there is room before it is this thread's turn.
+/// Takes a checkpoint, unless there is room before this thread gets its turn.
 fn take_checkpoint(changes: &Changes, checkpoints: &Checkpoints, begun: Instant) -> Result<(), String> {
     loop {
         let taken = checkpoints.try_take(|| changes.admit_now().is_err());

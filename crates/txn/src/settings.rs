@@ -6,20 +6,21 @@ use vellum_vm::Directory;
 /// When a change counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Durability {
-    /// The log is in memory; it is written and synced at once if the device is free and has been for a millisecond, and else soon after.
-    /// A process that is killed, or a loss of power, may take the last changes back, the latest first.
+    /// The log is in memory. It is written and synced at once if the device is free and has been for a millisecond,
+    /// otherwise soon after. If the process is killed, or power is lost, the last changes may be lost, the latest
+    /// first.
     Deferred,
-    /// The operating system has the log: the change survives the end of the process. A loss of power may take the last
-    /// changes back, the latest first.
+    /// The operating system has the log: the change survives the end of the process. If power is lost, the last changes
+    /// may be lost, the latest first.
     Buffered,
-    /// The device has the log: the change survives the loss of power.
+    /// The device has the log: the change survives a loss of power.
     #[default]
     Synced,
 }
 
-/// How long a transaction may make the database keep what others have replaced, and how much of that. One that goes beyond is
-/// *ended*: it gets errors, and what was kept for it goes. That happens when another transaction ends, so nothing happens as long
-/// as nothing is changed. By default there is no limit.
+/// How long a transaction may make the database keep what others have replaced, and how much of it. A transaction that
+/// goes beyond is *ended*: it gets errors, and what was kept for it goes. That happens when another transaction ends,
+/// so nothing happens while nothing is changed. By default there is no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SnapshotLimit {
     pub(crate) age: Option<Duration>,
@@ -27,15 +28,14 @@ pub struct SnapshotLimit {
 }
 
 impl SnapshotLimit {
-    /// How long it may be open, if something was changed since it began.
+    /// How long a transaction may be open, if something was changed since it began.
     #[must_use]
     pub fn age(mut self, age: Duration) -> Self {
         self.age = Some(age);
         self
     }
 
-    /// How many bytes of keys and values, by what they were before, others may change since it began. Values of any length count
-    /// in full.
+    /// How many bytes of keys and old values others may change since it began. Values of any length count in full.
     #[must_use]
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
@@ -43,7 +43,7 @@ impl SnapshotLimit {
     }
 }
 
-/// How a database keeps its log. The defaults suit a machine of today.
+/// How a database keeps its log. The defaults suit a current machine.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     /// The size of the log's files, in bytes. See [`vellum_wal::LogOptions::segment_bytes`]. Default 16 MiB.
@@ -51,24 +51,24 @@ pub struct LogSettings {
     /// The size of the log's buffer in memory, in bytes: a power of two, at least
     /// [`BUFFER_BYTES_MIN`](Self::BUFFER_BYTES_MIN). Default 16 MiB.
     pub buffer_bytes: u64,
-    /// How much log there may be, in bytes, before a checkpoint is taken in the background. A crash makes the next opening
-    /// read about that much. Default 512 MiB.
+    /// How many bytes of log there may be before a checkpoint is taken in the background. After a crash the next
+    /// opening reads about that much. Default 512 MiB.
     pub checkpoint_bytes: u64,
     /// How old the last checkpoint may become while there are changes. Default 60 seconds.
     pub checkpoint_interval: Duration,
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
-    /// How much memory earlier versions of records may take, in bytes, before they go to a file. What open transactions would undo
-    /// may take an eighth of that each. Default 64 MiB.
+    /// How many bytes of memory earlier versions of records may take before they go to a file. The undo of each open
+    /// transaction may take an eighth of that. Default 64 MiB.
     pub version_memory_bytes: u64,
-    /// Whether a recovery passes over pages that are damaged: on a copy, to take out what can be saved. Default false.
+    /// Whether a recovery passes over damaged pages: on a copy, to save what can be saved. Default false.
     pub skip_damage: bool,
     /// Where the log is archived, if it is. Default nowhere.
     pub archive: Option<Arc<dyn Directory>>,
     /// What transactions may make the database keep. Default no limit.
     pub snapshot_limit: SnapshotLimit,
-    /// Whether the log has every value whole: those that are changed where they lie, and what is written past the log. Default
-    /// false.
+    /// Whether the log has every value whole: those that are changed in place, and those that are written past the log.
+    /// Default false.
     pub whole_values: bool,
 }
 

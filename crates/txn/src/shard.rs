@@ -1,9 +1,10 @@
-//! A part of the table of versions, with a lock of its own, and when it is swept.
+//! A part of the table of versions, which has its own lock, and when it is swept.
 //!
-//! A version is *dead* when every snapshot sees the commit of its writer, and every later one will. The dead versions of small
-//! transactions are not looked up one by one to be taken out. A claim that finds its record's versions dead takes their place, and a
-//! shard that has twice as many chains as it had after it was last *swept* is swept by the claim that adds the next one. So a
-//! shard has at most that many, few claims pay for more than themselves, and what they touch stays in the processor's cache.
+//! A version is *dead* when every snapshot sees the commit of its writer, and every later one will. The dead versions
+//! of small transactions are not looked up one by one to be removed. A claim that finds the versions of its record dead
+//! takes their place. A shard that has twice as many chains as after its last *sweep* is swept by the claim that adds
+//! the next one. So a shard has no more chains than that, few claims pay for others, and what they touch stays in the
+//! processor's cache.
 
 mod changed;
 
@@ -19,10 +20,10 @@ use vellum_base::primitive::{AtomicUsize, Ordering};
 /// How many parts the table has.
 pub(crate) const SHARDS: usize = 64;
 
-/// Which of them has the records of this hash.
+/// The shard of the records with this hash.
 #[inline]
 pub(crate) fn shard_of(hash: u64) -> usize {
-    // The table within a shard uses the lowest and the highest bits.
+    // The hash table within a shard uses the lowest and the highest bits.
     (hash >> 32) as usize % SHARDS
 }
 
@@ -35,16 +36,16 @@ const FEW_CHAINS: usize = if cfg!(test) { 3 } else { 14 };
 #[derive(Default)]
 pub(crate) struct Shard {
     chains: OrderedMutex<Chains, { rank::SHARD }>,
-    /// About how much memory the chains take; changed while they are locked.
+    /// About how much memory the chains take; changed under their lock.
     bytes: AtomicUsize,
 }
 
 /// The chains of a shard.
 pub(crate) struct Chains {
     table: HashTable<Chain>,
-    /// With so many it is swept.
+    /// It is swept when it has this many chains.
     sweep_at: usize,
-    /// Where it is noted which records had versions that are not there any more, for snapshots that are covered.
+    /// Where to note which records had versions that have been removed, for covered snapshots.
     pub changed: Option<Arc<Changed>>,
 }
 
@@ -65,18 +66,18 @@ impl Shard {
     }
 
     pub fn bytes(&self) -> usize {
-        // Relaxed: who looks needs no more than an estimate.
+        // Relaxed: readers need no more than an estimate.
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many bytes there were, which are not there any more.
+    /// How many bytes the chains took, which have been taken out.
     pub fn take_bytes(&self) -> usize {
         // Relaxed: as above.
         self.bytes.swap(0, Ordering::Relaxed)
     }
 
     pub fn grow(&self, bytes: usize) {
-        // Relaxed: no other thread changes it meanwhile.
+        // Relaxed: the chains are locked, so no other thread changes it.
         self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
     }
 
@@ -86,12 +87,12 @@ impl Shard {
 }
 
 impl Chains {
-    /// Takes all chains out. From now on it is noted there whose versions go.
+    /// Takes all chains out. From now on `changed` notes the records whose versions are removed.
     pub fn take(&mut self, changed: Option<Arc<Changed>>) -> HashTable<Chain> {
         std::mem::replace(self, Self { changed, ..Self::default() }).table
     }
 
-    /// Notes that versions of a record go, some of them of commits.
+    /// Notes that versions of a record are removed, some of them of commits.
     pub fn note_changed(&self, hash: u64) {
         if let Some(changed) = &self.changed {
             changed.note(hash);
@@ -110,17 +111,17 @@ impl Chains {
         self.table.find(hash, |chain| chain.is_of((tree, key), hash))
     }
 
-    /// The place of the chain of which this is true.
+    /// The entry of the chain for which `is_it` is true.
     pub fn entry(&mut self, hash: u64, is_it: impl FnMut(&Chain) -> bool) -> Entry<'_, Chain> {
         self.table.entry(hash, is_it, Chain::hash)
     }
 
-    /// Whether there is so much more than there was that it is to be swept before a chain is added.
+    /// Whether it has grown so much that it must be swept before a chain is added.
     pub fn is_to_be_swept(&self) -> bool {
         self.table.len() >= self.sweep_at
     }
 
-    /// Keeps the chains, and of each the versions, that `stays` leaves, none of which is dead.
+    /// Keeps the chains for which `stays`, with the versions that it leaves, none of which is dead.
     pub fn sweep(&mut self, stays: impl FnMut(&mut Chain) -> bool) {
         self.table.retain(stays);
         self.sweep_at = usize::MAX;
@@ -133,8 +134,8 @@ impl Chains {
         self.give_up_room();
     }
 
-    /// When chains have been taken out: gives up room that a large transaction needed. A table that is mostly empty costs cache
-    /// misses.
+    /// Gives up room that a large transaction needed, after chains have been removed. A table that is mostly empty
+    /// costs cache misses.
     pub fn give_up_room(&mut self) {
         let table = &mut self.table;
         if table.capacity() > FEW_CHAINS && table.len() * 16 < table.capacity() {

@@ -1,10 +1,10 @@
-//! Changes of pages, dealt out by their pages to *shares*: what a share has of the log is redone without a look at the others.
+//! Changes of pages, dealt out by page to *shares*: each share of the log is redone independently of the others.
 //!
-//! The analysis deals out what it reads, and [`Kept`] keeps it in memory, as far as there is room for it in the pool, where nothing is
-//! yet. What comes after that is read again by the redo.
+//! The analysis deals out what it reads. [`Kept`] keeps that in memory, as far as the pool, which is still empty, has
+//! room for it. The redo reads the rest again.
 //!
-//! A *part* is some changes of a share in the order of the log, in one piece: each is its LSN (8 bytes), its length and whether it makes
-//! its page anew (4 bytes), and its encoding, without the value before, which redo does not need.
+//! A *part* is some changes of a share, in log order and in one piece. Each change is its LSN (8 bytes), its length and
+//! whether it initializes its page (4 bytes), and its encoding, without the value before, which redo does not need.
 
 use std::ops::Range;
 use vellum_access::{PageRedo, RedoBytes, node::NODE_BYTES};
@@ -13,32 +13,32 @@ use vellum_pool::{Pool, SetAside};
 use vellum_vm::{LargeBuffer, prefetch_to_write};
 use vellum_wal::Record;
 
-/// How many bytes of changes are redone at once: they stay in the processor's cache.
+/// How many bytes of changes are redone at once: so many stay in the processor's cache.
 const PART_BYTES: usize = 32 << 10;
-/// What a part takes: its last change may go beyond.
+/// The room of a part: its last change may go beyond `PART_BYTES`.
 const ROOM_BYTES: usize = PART_BYTES + NODE_BYTES;
-/// The most shares: each page of one is in the processor's cache when its next change comes, if there are 2 million pages or less.
+/// The most shares: up to 2 million pages, a page of a share is still in the processor's cache at its next change.
 const SHARES_MAX: usize = 512;
-/// Of the smallest pool: a page that is needed does not wait for all others.
+/// The fewest shares, in the smallest pool: a page that is needed does not wait for all others.
 const SHARES_MIN: usize = 8;
-/// Shares may take so small a part of the pool's memory beside it, and what is kept so large a part of the pool.
+/// What unfinished parts may take, as a fraction of the pool, on top of it; and what is kept, out of the pool.
 const BESIDE_PART: usize = 32;
 const KEPT_PART: usize = 4;
-/// Most changes take less.
+/// Most changes take fewer bytes.
 const NEXT_BYTES: usize = 128;
 
-/// The bytes of a change in a part before its encoding.
+/// The bytes of a change before its encoding.
 const HEAD_BYTES: usize = 12;
-/// The bit of its length that says that it makes its page anew.
+/// The bit of the length that says that a change initializes its page.
 const FRESH: u32 = 1 << 31;
 
 /// A change in a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartChange<'p> {
     pub lsn: Lsn,
-    /// Whether it makes its page anew.
+    /// Whether it initializes its page.
     pub fresh: bool,
-    /// Its encoding, which [`PageRedo::decode`] takes.
+    /// Its encoding, which [`PageRedo::decode`] reads.
     pub bytes: &'p [u8],
 }
 
@@ -52,7 +52,7 @@ impl<'p> PartChange<'p> {
         head
     }
 
-    /// Takes the first one off a part; none at its end.
+    /// Takes the first change off a part; `None` at its end.
     #[inline]
     pub fn take(part: &mut &'p [u8]) -> Option<Self> {
         let (lsn, rest) = part.split_first_chunk()?;
@@ -64,27 +64,28 @@ impl<'p> PartChange<'p> {
     }
 }
 
-/// How many shares a pool of so many pages has.
+/// How many shares a pool of `pool_pages` has.
 fn count(pool_pages: usize) -> usize {
     (pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES).clamp(SHARES_MIN, SHARES_MAX)
 }
 
-/// The share of a change, of so many.
+/// The share of a change, out of `shares`.
 fn share_of(change: &PageRedo<'_>, shares: usize) -> usize {
-    // Neighbours often change together, so they are in different shares.
+    // Neighbours often change together, so they are put into different shares.
     (change.page.0 % shares as u64) as usize
 }
 
-/// What has been dealt out, and makes no whole part yet.
+/// What has been dealt out and does not fill a part yet.
 pub(crate) struct Shares(Vec<Vec<u8>>);
 
 impl Shares {
-    /// For a pool of so many pages.
+    /// For a pool of `pool_pages`.
     pub fn new(pool_pages: usize) -> Self {
         Self(vec![Vec::new(); count(pool_pages)])
     }
 
-    /// Deals out a change of the record at `lsn`. If a part is whole then, `take` is given it, with the number of its share.
+    /// Deals out a change of the record at `lsn`. If that fills a part, `take` is given the part and its share's
+    /// number.
     #[inline]
     pub fn deal<E>(
         &mut self,
@@ -104,20 +105,20 @@ impl Shares {
         Ok(())
     }
 
-    /// What is left, by shares.
+    /// The unfinished parts, by share.
     pub fn into_parts(self) -> impl Iterator<Item = Vec<u8>> {
         self.0.into_iter()
     }
 }
 
-/// The changes that are kept in memory: all from the redo point on, up to where memory ends.
+/// The changes that are kept in memory: all from the redo point on, as far as memory goes.
 pub(crate) struct Kept {
     redo: Lsn,
-    /// Rooms for parts, one behind the other; none if the system refuses the memory.
+    /// Rooms for parts, one after the other; `None` if the system refuses the memory.
     memory: Option<LargeBuffer>,
-    /// By shares: the room of the part that is not whole, and how many bytes it has.
+    /// By share: the room of the unfinished part, and how many bytes it has.
     open: Vec<(usize, usize)>,
-    /// The share, the room and the bytes of each part that is whole.
+    /// The share of each full part, and the part.
     whole: Vec<(usize, KeptPart)>,
     /// How many rooms there are.
     rooms: usize,
@@ -125,25 +126,25 @@ pub(crate) struct Kept {
     end: Option<Lsn>,
 }
 
-/// Where a part is that was kept.
+/// Where a kept part lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptPart {
     room: usize,
     bytes: usize,
 }
 
-/// What was kept, by shares.
+/// What was kept, by share.
 pub(crate) struct KeptParts {
-    /// The parts of each share in their order.
+    /// The parts of each share, in order.
     pub shares: Vec<Vec<KeptPart>>,
-    /// Their memory, and how many bytes of it are not [beside](BESIDE_PART) the pool.
+    /// Their memory, and how many bytes of it are not in [addition](BESIDE_PART) to the pool.
     pub memory: Option<(LargeBuffer, usize)>,
     /// Nothing is kept of the log from here on.
     pub end: Option<Lsn>,
 }
 
 impl KeptPart {
-    /// Where it lies in the memory of all.
+    /// Where the part lies in the memory of all parts.
     pub fn range(&self) -> Range<usize> {
         let from = self.room * ROOM_BYTES;
         from..from + self.bytes
@@ -154,14 +155,14 @@ impl KeptPart {
     }
 }
 
-/// The memory of what was kept, which is not the pool's as long as it is there; it is given back first.
+/// The memory of what was kept. The pool must do without it until this is dropped; the memory is freed first.
 pub(crate) struct KeptMemory {
     parts: Option<LargeBuffer>,
     _aside: Option<SetAside>,
 }
 
 impl KeptMemory {
-    /// The memory, and how many bytes of it the pool is to do without.
+    /// This memory, and how many bytes of it the pool must do without.
     pub fn of(pool: &Pool, memory: Option<(LargeBuffer, usize)>) -> Self {
         let (parts, aside) = memory.map(|(parts, bytes)| (parts, pool.set_aside(bytes))).unzip();
         Self { parts, _aside: aside.flatten() }
@@ -173,7 +174,7 @@ impl KeptMemory {
 }
 
 impl Kept {
-    /// For a pool of so many pages.
+    /// For a pool of `pool_pages`.
     pub fn new(redo: Lsn, pool_pages: usize) -> Self {
         let shares = count(pool_pages);
         let rooms = shares + pool_pages * PAGE_SIZE / KEPT_PART / ROOM_BYTES;
@@ -187,7 +188,7 @@ impl Kept {
         }
     }
 
-    /// Keeps the next change, which is of this record, if there is room for all that the record has.
+    /// Keeps the next change, one of this record, if there is room for all changes of the record.
     #[inline]
     pub fn add(&mut self, record: Record<'_>, change: &PageRedo<'_>) {
         if record.lsn < self.redo || self.end.is_some_and(|end| end <= record.lsn) {
@@ -197,7 +198,7 @@ impl Kept {
         if self.memory.is_none() {
             self.memory = LargeBuffer::new(self.rooms * ROOM_BYTES, "the log that is redone").ok();
             if self.memory.is_none() {
-                // The log is read again.
+                // The log will be read again.
                 self.end = Some(record.lsn);
                 return;
             }
@@ -212,7 +213,7 @@ impl Kept {
         let from = *room * ROOM_BYTES;
         let mut place = memory.get_mut(from + *used..from + ROOM_BYTES).unwrap_or_default();
         if place.len() < length {
-            // There is no other room. What was kept of the record is redone twice, of which the pages' LSNs know.
+            // There is no other room. What was kept of the record is redone twice, which the pages' LSNs show.
             self.end = Some(record.lsn);
             return;
         }
@@ -222,7 +223,7 @@ impl Kept {
             place = rest;
         }
         *used += length;
-        // Until the share's next change comes, memory has answered.
+        // Memory answers before the share's next change comes.
         let next = memory.get(from + *used..from + ROOM_BYTES).unwrap_or_default();
         prefetch_to_write(next.as_ptr(), NEXT_BYTES.min(next.len()));
         if *used >= PART_BYTES && self.end.is_none() && !self.close(share) {
@@ -230,7 +231,7 @@ impl Kept {
         }
     }
 
-    /// The part of a share is whole, and the next one begins in another room; false if there is none.
+    /// Ends the part of a share, and begins the next one in another room; false if there is none.
     fn close(&mut self, share: usize) -> bool {
         let next = self.open.len() + self.whole.len();
         let Some((room, bytes)) = self.open.get_mut(share).filter(|_| next < self.rooms) else {

@@ -1,24 +1,25 @@
-//! Memory that ended transactions do not need any more, which threads keep for their next ones.
+//! Memory that ended transactions no longer need, and that threads keep for their next ones.
 //!
-//! What a transaction keeps of the records that it changes is often freed by another thread: by whichever finds that no snapshot needs
-//! it. An allocator takes locks for that, and joins and divides what comes back. So a thread keeps some of what it frees, of each
-//! size apart, hands over what is too much, and takes from that before it asks the allocator: see [`depot`](crate::depot).
+//! What a transaction keeps of the records that it changes is often freed by another thread: the one that finds that no
+//! snapshot needs it. An allocator takes locks for that, and splits and merges what comes back. So a thread keeps some
+//! of what it frees, by size, and hands over the excess; it takes a kept buffer, or one that was handed over, before it
+//! asks the allocator: see [`depot`](crate::depot).
 
 use crate::depot::{Depot, Kept};
 use std::{cell::RefCell, iter, sync::Arc};
 
 /// The lengths of buffers are multiples of this.
 const STEP_BYTES: usize = 32;
-/// Longer buffers are not kept, and have the length that is asked for.
+/// Longer buffers are not kept, and have exactly the requested length.
 const LENGTH_MAX: usize = 1024;
-/// So many lengths are kept.
+/// How many different lengths are kept.
 const LENGTHS: usize = LENGTH_MAX / STEP_BYTES;
 /// How many bytes the buffers of a batch have: a thread keeps two batches of each length.
 const BATCH_BYTES: usize = 8 << 10;
-/// How many batches of a length threads have handed over, at most: half a MiB, for few lengths are in use at a time.
+/// How many batches of one length the depot holds at most: half a MiB, for few lengths are in use at a time.
 const BATCHES_MAX: usize = 64;
 
-/// By their lengths in steps, of which the first is one.
+/// Buffers by their lengths in steps, beginning with one step.
 type Spare = [Kept<Arc<[u8]>>; LENGTHS];
 
 thread_local! {
@@ -28,7 +29,7 @@ thread_local! {
 /// What threads have handed over. There is one for all databases of a process, as there is one allocator.
 static DEPOTS: [Depot<Arc<[u8]>>; LENGTHS] = [const { Depot::new(BATCHES_MAX) }; _];
 
-/// A key and a value, one after the other, in a buffer that may be longer.
+/// A key followed by a value, in a buffer that may be longer.
 pub(crate) fn joined(key: &[u8], value: &[u8]) -> Arc<[u8]> {
     let length = key.len() + value.len();
     let mut buffer = take_buffer(length).unwrap_or_else(|| {
@@ -42,7 +43,7 @@ pub(crate) fn joined(key: &[u8], value: &[u8]) -> Arc<[u8]> {
             second.copy_from_slice(value);
             buffer
         }
-        // It was not kept if somebody else had it.
+        // A buffer with another owner was not kept.
         None => Arc::from([key, value].concat()),
     }
 }
@@ -52,10 +53,10 @@ fn take_buffer(length: usize) -> Option<Arc<[u8]>> {
     with_spare(length.div_ceil(STEP_BYTES), |kept, depot| kept.take(depot))
 }
 
-/// Gives up a buffer, which is kept if nobody else has it.
+/// Gives up a buffer, which is kept if it has no other owner.
 pub(crate) fn give_up(buffer: Arc<[u8]>) {
     let length = buffer.len();
-    // Nobody who does not have it yet can get it.
+    // No thread that does not have it yet can get it.
     if Arc::strong_count(&buffer) > 1 || !length.is_multiple_of(STEP_BYTES) {
         return;
     }
@@ -65,7 +66,7 @@ pub(crate) fn give_up(buffer: Arc<[u8]>) {
     });
 }
 
-/// With what is kept of a length of so many steps. Nothing, if none is, or the thread is about to end.
+/// Calls `with` on the kept buffers of so many steps. `None` if there are none, or the thread is about to end.
 fn with_spare<T>(
     steps: usize,
     with: impl FnOnce(&mut Kept<Arc<[u8]>>, &'static Depot<Arc<[u8]>>) -> Option<T>,

@@ -1,7 +1,8 @@
-//! Where earlier versions, and what open transactions would undo, go that memory has no room for: trees in a file of its own.
+//! Trees in a separate file, for earlier versions and undo for which memory has no room.
 //!
-//! The file has a small pool and no log. Nothing in it survives the process, so it has no name once it is open: whatever
-//! becomes of the process, the system frees it. It is made when it is first needed, and goes when nothing is left in it.
+//! The file has a small pool and no log. Nothing in it outlives the process, so its name is removed once it is open:
+//! whatever happens to the process, the system frees the file. It is made when it is first needed, and goes when
+//! nothing is left in it.
 
 use std::{
     io,
@@ -14,30 +15,30 @@ use vellum_base::primitive::Mutex;
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::{CreateMode, Directory, FileOptions, VmError};
 
-/// The name that the file has for a moment.
+/// The name that the file has until it is open.
 const NAME: &str = "spill";
 /// How much address space it gets, in bytes.
 const CAPACITY_BYTES: u64 = 1 << 40;
-/// The file.
+/// The file for what memory has no room for.
 pub(crate) struct SpillFile {
-    /// None if there is no place for it.
+    /// `None` if there is nowhere to put it.
     directory: Option<Arc<dyn Directory>>,
     pool_bytes: u64,
     pool: Mutex<Weak<Pool>>,
 }
 
 impl SpillFile {
-    /// One in this directory, with a pool of so many bytes.
+    /// A file in this directory, with a pool of `pool_bytes`.
     pub fn new(directory: Option<Arc<dyn Directory>>, pool_bytes: u64) -> Self {
         Self { directory, pool_bytes, pool: Mutex::default() }
     }
 
-    /// Removes the name of a file, if there is one.
+    /// Removes the name of a file that was left behind.
     pub fn remove_name(&self) {
         let _ = self.directory.as_ref().map(|directory| directory.remove(NAME));
     }
 
-    /// Its pool. The file goes when nobody has that any more.
+    /// The file's pool. The file goes when the pool has no owner any more.
     fn pool(&self) -> Result<Arc<Pool>, PoolError> {
         let mut present = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = present.upgrade() {
@@ -49,13 +50,13 @@ impl SpillFile {
             source: io::Error::other("the database has no directory for what memory has no room for"),
         };
         let directory = self.directory.as_ref().ok_or_else(no_place)?;
-        // Without a log it need not be there yet.
+        // Without a log the directory may not exist yet.
         directory.make()?;
-        // A process may have ended before it took the name away.
+        // A process may have ended before it removed the name.
         self.remove_name();
         let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
         let file = directory.open(NAME, &options)?;
-        // If that fails, the next one removes it, or the end.
+        // If that fails, the next opening or the close removes it.
         self.remove_name();
         let options = PoolOptions::default()
             .pool_bytes(self.pool_bytes)
@@ -71,7 +72,7 @@ impl SpillFile {
 /// A key and its value.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
-/// A tree in the file, which goes with this.
+/// A tree in the file; dropping this frees the tree.
 pub(crate) struct SpillTree {
     pool: Arc<Pool>,
     root: PageId,
@@ -92,13 +93,13 @@ impl SpillTree {
         self.tree().get(key).map_err(failed)
     }
 
-    /// Another one in the same file.
+    /// Another tree in the same file.
     pub fn another(&self) -> Result<Self, PoolError> {
         let root = Tree::create(&*self.pool).map_err(failed)?.root();
         Ok(Self { pool: self.pool.clone(), root })
     }
 
-    /// Puts an entry unless there is one; returns whether there was none.
+    /// Inserts an entry unless the key has one; returns whether it had none.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, PoolError> {
         self.tree().insert(key, value).map_err(failed)
     }
@@ -112,7 +113,7 @@ impl SpillTree {
         Ok(value.map(|value| (entry.key().to_vec(), value.to_vec())))
     }
 
-    /// Begins to fill it, which is empty.
+    /// Begins to fill the tree, which is empty.
     pub fn load(&self) -> Result<SpillLoad<'_>, PoolError> {
         self.tree().bulk_load(100).map(SpillLoad).map_err(failed)
     }
@@ -121,7 +122,7 @@ impl SpillTree {
         self.tree().upsert(key, value).map(drop).map_err(failed)
     }
 
-    /// Shows the entries within bounds until `show` says that it has seen enough.
+    /// Shows the entries within bounds until `show` returns `None`.
     pub fn scan(
         &self,
         lower: Bound<&[u8]>,
@@ -139,7 +140,7 @@ impl SpillTree {
     }
 }
 
-/// Entries on their way into a tree, in the order of their keys.
+/// Loads entries into a tree, in key order.
 pub(crate) struct SpillLoad<'t>(BulkLoad<'t, Pool>);
 
 impl SpillLoad<'_> {
@@ -147,7 +148,7 @@ impl SpillLoad<'_> {
         self.0.push(key, value).map_err(failed)
     }
 
-    /// Returns how many they were.
+    /// Returns how many entries were loaded.
     pub fn finish(self) -> Result<u64, PoolError> {
         self.0.finish().map_err(failed)
     }
@@ -168,7 +169,7 @@ fn failed(error: impl Into<AccessError>) -> PoolError {
     }))
 }
 
-/// Appends a value, or that there is none: its kind, its length in four bytes, its bytes.
+/// Appends a value or its absence: the kind, the length in four bytes, the bytes.
 pub(crate) fn put_value(entry: &mut Vec<u8>, value: Option<ValueImage<'_>>) {
     entry.push(match value.map(|value| value.kind) {
         None => 0,
@@ -180,7 +181,7 @@ pub(crate) fn put_value(entry: &mut Vec<u8>, value: Option<ValueImage<'_>>) {
     entry.extend_from_slice(bytes);
 }
 
-/// What `put_value` has appended, and what follows it.
+/// The value that `put_value` appended, and what follows it.
 pub(crate) fn take_value(bytes: &[u8]) -> Option<(Option<ValueKind>, &[u8], &[u8])> {
     let (kind, bytes) = bytes.split_first()?;
     let kind = match kind {

@@ -1,4 +1,4 @@
-//! A transaction: its snapshot, what it has changed, and how that is committed or undone.
+//! A transaction: its snapshot, its changes, and how they are committed or undone.
 
 use crate::{
     TxnError,
@@ -22,19 +22,19 @@ use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError};
 
-/// An open transaction. One that is dropped neither committed nor rolled back keeps what it has changed from being changed
-/// by others until the database is opened anew; its owner sees to that.
+/// An open transaction. If it is dropped and neither committed nor rolled back, others cannot change the records that
+/// it has changed until the database is opened again. Its owner makes sure that this does not happen.
 pub struct Transaction {
     transactions: Arc<Transactions>,
     snapshot: Snapshot,
-    /// The place in the log of the snapshot, as views take it.
+    /// The snapshot's place in the log, as views take it.
     settled: AtomicU64,
     writes: Arc<WriteSet>,
-    /// By what number the log knows it; zero before it changes something.
+    /// The number by which the log knows it; zero before it changes something.
     number: AtomicU64,
-    /// How many changes were asked for.
+    /// How many changes have been requested.
     calls: AtomicU64,
-    /// What is kept of its changes is to be moved to a file, or the log is to keep another room for it.
+    /// Whether its undo must be moved to a file, or the log must keep a different amount of room for it.
     needs_care: AtomicBool,
     /// What it has read, if it is serializable.
     reads: Option<OrderedMutex<ReadSet, { rank::READS }>>,
@@ -43,7 +43,7 @@ pub struct Transaction {
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
 pub enum CommitError {
-    /// It is serializable, and something that it has read was changed since.
+    /// It is serializable, and something that it has read has been changed since.
     Invalidated {
         /// The root of the tree.
         tree: PageId,
@@ -52,7 +52,7 @@ pub enum CommitError {
     },
     /// Its snapshot has been ended.
     Ended,
-    /// What others have changed could not be read.
+    /// Others' changes could not be read.
     Failed(PoolError),
 }
 
@@ -76,25 +76,26 @@ impl Transaction {
         }
     }
 
-    /// Its number among all since the database was opened, by which [`History`](crate::History) names it.
+    /// Its number among all transactions since the database was opened; [`History`](crate::History) uses it.
     pub fn id(&self) -> u64 {
         self.snapshot.id
     }
 
-    /// Whether its snapshot has been ended, because it went beyond the limit: it can only be rolled back.
+    /// Whether its snapshot has been ended because it went beyond the limit. The transaction can then only be rolled
+    /// back.
     #[inline]
     pub fn is_ended(&self) -> bool {
         self.transactions.is_ended(&self.snapshot)
     }
 
-    /// Whether its snapshot is old, and covered: it is shown the leaves of trees as they were when that began, and trees that were made later
-    /// as they are.
+    /// Whether its snapshot is old and covered: it is shown the leaves of trees as they were when it was covered, and
+    /// trees that were made later as they are.
     #[inline]
     pub fn is_covered(&self) -> bool {
         self.transactions.versions.generations().covers(self.snapshot.id)
     }
 
-    /// Whether what it reads is to be noted: it is serializable.
+    /// Whether its reads must be noted: it is serializable.
     pub fn is_serializable(&self) -> bool {
         self.reads.is_some()
     }
@@ -108,18 +109,18 @@ impl Transaction {
         self.note(note).unwrap_or_default()
     }
 
-    /// Notes that all of a range was read, if it is serializable.
+    /// Notes that an entire range was read, if it is serializable.
     pub fn note_range(&self, tree: PageId, lower: Edge, upper: Edge) {
         self.note(|reads| reads.add_range(tree, lower, upper));
     }
 
-    /// Notes that some of a range will be read, if it is serializable. All of it counts as read until
-    /// [`fulfil`](Self::fulfil) is told this number.
+    /// Notes that part of a range will be read, if it is serializable. The entire range counts as read until
+    /// [`fulfil`](Self::fulfil) is called with the number returned.
     pub fn request(&self, tree: PageId, lower: Edge, upper: Edge) -> Option<u64> {
         self.note(|reads| reads.request(tree, lower, upper))
     }
 
-    /// What was read of a range that was requested has been noted.
+    /// Notes that what was read of a requested range has been noted.
     pub fn fulfil(&self, request: u64) {
         self.note(|reads| reads.fulfil(request));
     }
@@ -129,27 +130,27 @@ impl Transaction {
         Some(note(&mut reads.lock()))
     }
 
-    /// How it reads.
+    /// The view by which it reads.
     pub fn reading(&self) -> View<'_> {
         View { settled: &self.settled, isolation: self, writer: Writer::None, open: None }
     }
 
-    /// How it changes something. Nothing may be latched: what memory has no room for goes to a file.
+    /// The view by which it changes something. No latch may be held: what memory has no room for goes to a file.
     ///
     /// # Errors
-    /// If that fails.
+    /// If that file fails.
     #[inline(always)]
     pub fn writing(&self) -> Result<View<'_>, TxnError> {
         let writer = Writer::Transaction(self.begin_change()?);
         Ok(View { settled: &self.settled, isolation: self, writer, open: None })
     }
 
-    /// The number of the transaction in the log, to change something.
+    /// Prepares a change, and returns the number of the transaction in the log.
     fn begin_change(&self) -> Result<u64, TxnError> {
-        /// How many changes there are between two looks at how much memory all transactions take.
+        /// How many changes there are between two checks of how much memory all transactions take.
         const CALLS: u64 = 32;
-        // Relaxed, all three: they say what the lock of the changes protects, or when it is worth a look. Threads that share a transaction change
-        // something one after the other.
+        // Relaxed, all three: the lock of the changes protects what they describe, or they only say when to check.
+        // Threads that share a transaction change something one after the other.
         let (number, calls) = (self.number.load(Ordering::Relaxed), self.calls.load(Ordering::Relaxed));
         self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
         let number = if number == 0 || self.needs_care.load(Ordering::Relaxed) {
@@ -157,14 +158,15 @@ impl Transaction {
         } else {
             number
         };
-        // One of a few small ones looks as well.
+        // One of several small transactions checks as well.
         if calls.is_multiple_of(CALLS) && (calls > 0 || self.id().is_multiple_of(8)) {
             self.transactions.make_room(|| self.transactions.places.divide())?;
         }
         Ok(number)
     }
 
-    /// Begins to change something if it has not, and takes care of what is kept of its changes. Returns its number in the log.
+    /// Begins to change something, if this is the first change, and takes care of the undo. Returns the number in the
+    /// log.
     #[cold]
     fn prepare_to_write(&self) -> Result<u64, TxnError> {
         let mut state = self.lock();
@@ -186,7 +188,7 @@ impl Transaction {
         Ok(number)
     }
 
-    /// Has [`writing`](Self::writing) look at what is kept of the changes if that is needed.
+    /// Makes [`writing`](Self::writing) take care of the undo, if needed.
     #[inline]
     fn ask_for_care(&self, state: &State) {
         let bytes_max = self.transactions.versions.spill().bytes_each();
@@ -226,7 +228,7 @@ impl Transaction {
                 return Ok(());
             }
             if state.exposure != Exposure::Entered {
-                // What has been put back stays claimed: the table of versions tells that.
+                // What has been put back stays claimed: the table of versions shows that.
                 drop(state);
                 self.transactions.enter_all();
                 continue;
@@ -252,14 +254,14 @@ impl Transaction {
         }
     }
 
-    /// Undoes all it has changed, and ends it.
+    /// Undoes all changes of the transaction, and ends it.
     ///
     /// # Errors
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
         if self.lock().exposure.slot().is_some() {
-            // It has changed nothing, but has claimed something.
+            // It has claimed something, but has no change left.
             self.transactions.enter_all();
         }
         let mut state = self.lock();
@@ -270,7 +272,7 @@ impl Transaction {
         drop(state);
         self.transactions.places.keep_for_undo(0, kept);
         self.writes.writer().roll_back(self.transactions.versions.generations().begun());
-        // If they cannot be read, what memory has of its versions stays, and does not count.
+        // If they cannot be read, its versions stay in memory, and do not count.
         let _ = left.for_each_record(|record| {
             self.transactions.versions.retract(record, self.snapshot.id);
             Some(())
@@ -286,20 +288,20 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits it: other transactions that begin see what it has changed. With a log it is durable when its record is, which is the
+    /// Commits the transaction: later transactions see its changes. With a log it is durable when its record is, the
     /// last that this thread has reserved.
     ///
     /// # Errors
-    /// If it has changed something, and its snapshot has been ended, or it is serializable and something that it has read was
-    /// changed since by a transaction that has been committed. It is to be rolled back then.
+    /// If it has changed something, and its snapshot has been ended; or if it is serializable, and a transaction that
+    /// has since been committed has changed something that it has read. It must then be rolled back.
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
         state.give_up_claim();
         let (number, kept) = (state.number, state.undo_room.kept);
-        // What has changed nothing, has happened when its snapshot was taken.
+        // A transaction that has changed nothing happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
-        // Who would publish or search it now waits, and finds it committed.
+        // A thread that is about to publish or search the write set waits, and finds it committed.
         let hidden = (state.exposure != Exposure::Entered).then_some(state);
         let mut reads = reads.map(OrderedMutex::lock);
         if let Some(reads) = &mut reads {
@@ -371,7 +373,7 @@ impl Isolation for Transaction {
     ) -> Result<(), Claim> {
         let by = (&*self.writes, &self.snapshot);
         let claimed = self.transactions.claim(by, (tree, key, leaf), before, removes)?;
-        // Of an ended snapshot it is by chance whether what makes it too old is there still.
+        // With an ended snapshot it is chance whether what makes it too old is still there.
         let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
         let state = claimed.map_err(refused)?;
         self.ask_for_care(&state);
@@ -421,7 +423,7 @@ fn denied(refusal: Refusal) -> Claim {
     Claim::Conflict { committed: refusal == Refusal::Later }
 }
 
-/// How operations see records that are no transaction: as the last commits left them.
+/// How operations outside transactions see records: as the last commits left them.
 pub(crate) struct Single {
     pub transactions: Arc<Transactions>,
 }
@@ -436,7 +438,7 @@ impl Isolation for Single {
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
-        // Unless none is open, which the view knows.
+        // If no transaction is open, the view knows that and does not ask.
         Err(Claim::NeedsTransaction)
     }
 
@@ -465,14 +467,14 @@ impl Isolation for Single {
     fn recorded(&self, _: Lsn) {}
 }
 
-/// Puts a record back as it was before the change of a transaction that the log knows by its number, at `lsn`.
+/// Puts a record back as it was before a change, at `lsn`, by the transaction that the log knows by this number.
 pub(crate) fn undo(
     pool: &Pool,
     tree: PageId,
     change: UndoChange<'_>,
     (transaction, of): (u64, Lsn),
 ) -> Result<(), TxnError> {
-    // Nothing need be asked: nobody else can have changed it.
+    // No check is needed: no other transaction can have changed it.
     static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
     let view = View {
         settled: &SETTLED,
@@ -490,7 +492,7 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
     changes.fill(lsn, &record);
 }
 
-/// Forgets what no snapshot needs any more, and frees the large values among it.
+/// Forgets what no snapshot needs any more, and frees its large values.
 fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, pruned, .. }: Ended) {
     for left in pruned.iter().chain(free.iter().map(|(_, left)| left)) {
         transactions.versions.prune_all(left, oldest.of_others);
@@ -507,11 +509,11 @@ fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, prun
     transactions.versions.prune_spilled(&oldest);
 }
 
-/// The length of the record of the end of a transaction.
+/// The length of a record that ends a transaction.
 const END_BYTES: usize = 1 + 4 * 8;
 
-/// The record of the end of a transaction: its kind, its number, the number of the commit, the time of day in nanoseconds since
-/// 1970, and the place before its first record, each of the four in 8 bytes.
+/// The record that ends a transaction: its kind, the transaction's number, the number of the commit, the time of day in
+/// nanoseconds since 1970, and the place before the first record; each of the four is in 8 bytes.
 fn end_record(kind: u8, number: u64, time: u64, first: Lsn) -> [u8; END_BYTES] {
     let mut record = [kind; END_BYTES];
     let (_, places) = record.as_rchunks_mut();

@@ -1,33 +1,36 @@
-//! Which transactions there are, what each may see, and when what they leave behind can go.
+//! The open transactions, what each of them may see, and when what they leave behind can go.
 //!
 //! # Time
-//! Commits are numbered. A snapshot is the number of the last commit that it sees. The number, the record of the commit and its
-//! visibility are given under one lock, so the order of commits in the log is that of their visibility.
+//! Commits are numbered. A snapshot is the number of the last commit that it sees. A commit gets its number, its log
+//! record and its visibility under one lock, so commits are in the same order in the log as they become visible.
 //!
-//! # What needs no look
-//! A snapshot knows a place of the log before which everything was done by transactions that it sees. A leaf with an older LSN
-//! holds what it sees, and nothing else is looked at. A transaction that begins to change something is entered with a place
-//! that is not after its first record, before it reserves that, let alone latches a leaf. So who reads a leaf that it has
-//! changed finds the place as well. Readers that are no transaction compare with the least of these places at the
-//! moment when they have read a leaf and not yet validated it.
+//! # When a reader need not look for versions
+//! A snapshot knows a place in the log before which everything was done by transactions that it sees. A leaf with an
+//! older LSN holds exactly what the snapshot sees, so the reader looks nowhere else. A transaction that begins to
+//! change something is entered with a place that is not after its first record, before it reserves that record, let
+//! alone latches a leaf. So a reader of a leaf that the transaction has changed finds the place as well. Readers
+//! outside transactions compare with the least of these places, loaded after they have read a leaf and before they
+//! validate it.
 //!
-//! # Who knows of changes
-//! Nobody can ask for an earlier version as long as one transaction is open only. So what it changes is told to nobody: its write set is
-//! *private*. Everybody else publishes it first who takes a snapshot, or meets a leaf that may have been changed by it. That takes the lock of the
-//! write set, which is kept throughout its commit: who comes then finds it committed.
+//! # Which threads know of changes
+//! While only one transaction is open, no reader can ask for an earlier version. So its changes are shown to no other
+//! thread: its write set is *private*. A thread that takes a snapshot, or meets a leaf that the transaction may have
+//! changed, publishes the write set first. To do so it takes the lock of the write set, which is held throughout the
+//! commit: a thread that comes during the commit finds the transaction committed.
 //!
-//! As long as few are open, others search their [undo buffers](crate::undo_buffers). Otherwise what they change is entered in the table of
-//! [versions](crate::versions).
+//! While few transactions are open, others search their [undo buffers](crate::undo_buffers). Otherwise their changes
+//! are entered in the table of [versions](crate::versions).
 //!
 //! # Covered snapshots
-//! Once versions have no room in memory, all snapshots that are there are covered, if something was committed since the oldest of them: see
-//! [`generations::covers`](crate::generations). What commits leave behind then goes when all others see it, but for the large values that they have
-//! replaced, and the keys, if a covered transaction is serializable.
+//! Once memory has no room for versions, all open snapshots are covered, if something was committed since the oldest of
+//! them: see [`generations::covers`](crate::generations). What commits leave behind then goes when all other snapshots
+//! see it. Only the large values that they have replaced stay, and the keys, if a covered transaction is serializable.
 //!
 //! # Lock order
-//! What keeps versions from being taken back, and the turn to move them; a write set of the thread's own, unless others search it; the turn to enter versions;
-//! a write set that is searched; the state; the slot of an undo buffer; a shard of the table. Nothing else is locked while the state is,
-//! but the log's reservation of a commit record. Who searches undo buffers has locked no write set that others search.
+//! What keeps versions from being taken back, and the turn to move them; the thread's own write set, unless others
+//! search it; the turn to enter versions; a write set that is searched; the state; the slot of an undo buffer; a shard
+//! of the table. While the state is locked, nothing outside this list is locked but the log's reservation of a commit
+//! record. A thread that searches undo buffers holds the lock of no write set that others search.
 
 mod exposing;
 
@@ -63,11 +66,11 @@ use vellum_pool::{KeptPages, PoolError};
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// This record, which it has read, was changed.
+    /// A record that it has read was changed: this one.
     Changed(Box<Before>),
     /// Its snapshot has been ended.
     Ended,
-    /// What others have changed cannot be read.
+    /// Others' changes cannot be read.
     Failed(PoolError),
 }
 
@@ -82,89 +85,89 @@ fn refuse_if(found: Result<Option<Before>, PoolError>) -> Result<(), Refused> {
 /// The transactions of a database.
 pub(crate) struct Transactions {
     pub versions: Versions,
-    /// What gives changes their LSNs.
+    /// Gives changes their LSNs.
     pub places: Places,
     pub precedence: Precedence,
     state: OrderedMutex<State, { rank::STATE }>,
-    /// One if transactions are open, and else zero.
+    /// One if transactions are open, else zero.
     open: AtomicUsize,
-    /// Everything before this place of the log was done by transactions that have ended; the highest number if none that
-    /// changes something is open.
+    /// Everything before this place in the log was done by transactions that have ended. `u64::MAX` if no transaction
+    /// that changes something is open.
     settled: AtomicU64,
     /// The number of the last commit.
     time: AtomicU64,
     limit: SnapshotLimit,
-    /// Snapshots of lesser times have been ended.
+    /// Snapshots with lower times have been ended.
     ended_before: Apart<AtomicU64>,
-    /// Whether there is a private write set.
+    /// Whether a write set is private.
     has_private: AtomicBool,
 }
 
-/// The number of no transaction, and of a reader that is none.
+/// The number of a reader that is no transaction.
 const NOBODY: u64 = u64::MAX;
 
 struct State {
     next_id: u64,
-    /// The number by which the log knows the next transaction that changes something.
+    /// The number by which the log will know the next transaction that changes something.
     next_writer: u64,
     time: u64,
     /// How many transactions are open.
     open: usize,
     /// The open snapshots, in the order in which they were taken.
     snapshots: VecDeque<Begun>,
-    /// The open transactions that change something, each with a place before its first record, in the order of those.
+    /// The open transactions that change something, each with a place before its first record, ordered by place.
     writers: VecDeque<(Lsn, u64)>,
     /// What ended transactions have left behind, in the order of their commits.
     leftovers: VecDeque<(u64, Lsn, Arc<Leftovers>)>,
-    /// How many bytes of keys and old values all commits have changed.
+    /// How many bytes of keys and old values all commits together have changed.
     changed_bytes: u64,
     /// The covered snapshots.
     covered: Covered,
-    /// Those of transactions up to this number are covered, or about to be.
+    /// Snapshots of transactions up to this number are covered, or about to be.
     covering: u64,
-    /// What commits up to this one have left behind is not among the versions any more.
+    /// The versions of commits up to this one have been pruned.
     pruned: u64,
     /// The commits whose large values are being freed, each with a place before its records.
     freeing: BTreeMap<u64, Lsn>,
-    /// The write set that is private.
+    /// The private write set.
     private: Option<Arc<WriteSet>>,
-    /// The commits whose undo buffers have a slot still, or had, in their order.
+    /// The commits whose undo buffers have a slot, or had one, in commit order.
     in_buffers: VecDeque<(u64, usize)>,
 }
 
-/// An open snapshot: its time, whose it is, when and where it was taken.
+/// An open snapshot: its time, its transaction, and when and where it was taken.
 #[derive(Clone, Copy)]
 struct Begun {
     time: u64,
     id: u64,
     when: Instant,
     place: &'static Location<'static>,
-    /// By which thread; another one may have the transaction now.
+    /// The thread that took it; another thread may have the transaction now.
     thread: ThreadId,
     is_serializable: bool,
-    /// How many bytes were changed before.
+    /// How many bytes had been changed before.
     changed_bytes: u64,
 }
 
-/// What there is to do when a snapshot has been closed.
+/// What is to be done after a snapshot has been closed.
 pub(crate) struct Ended {
     pub oldest: Oldest,
     /// No transaction is open any more.
     pub is_last: bool,
-    /// What transactions have left behind that no snapshot needs any more, each with its commit.
+    /// What transactions have left behind and no snapshot needs any more, each with its commit.
     pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
-    /// What is not needed among the versions any more.
+    /// Leftovers whose versions are no longer needed.
     pub pruned: SmallVec<[Arc<Leftovers>; 2]>,
 }
 
-/// A snapshot, and a transaction that reads by it.
+/// A snapshot, and the transaction that reads by it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Snapshot {
-    /// Of the transaction.
+    /// The number of the transaction.
     pub id: u64,
     /// The number of the last commit that it sees.
     pub time: u64,
-    /// Everything before this place of the log it sees.
+    /// It sees everything before this place in the log.
     pub settled: Lsn,
 }
 
@@ -174,24 +177,24 @@ impl Snapshot {
     }
 }
 
-/// How the history stands.
+/// The state of the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
     /// How many transactions are open.
     pub open: usize,
-    /// How many leaves are kept as they were for snapshots that are old.
+    /// How many leaves are kept as they were for old snapshots.
     pub kept_leaves: usize,
-    /// The one that holds back the most.
+    /// The snapshot that holds back the most.
     pub oldest: Option<OldestSnapshot>,
     /// How many records have earlier versions.
     pub records: usize,
-    /// How many such versions there are.
+    /// How many earlier versions there are.
     pub versions: usize,
-    /// How many bytes their values have.
+    /// How many bytes of keys and values they have.
     pub version_bytes: u64,
-    /// How many ended transactions have left something behind; some together, between which there is no snapshot.
+    /// How many ended transactions have left something behind. Those with no snapshot between them may count as one.
     pub leftovers: usize,
-    /// How much of the log cannot go, in bytes, because open transactions would be undone by it, or large values freed.
+    /// How many bytes of log must stay because they are needed to undo open transactions, or to free large values.
     pub log_bytes: u64,
 }
 
@@ -204,15 +207,15 @@ pub struct OldestSnapshot {
     pub age: Duration,
     /// Where the program began it.
     pub begun_at: &'static Location<'static>,
-    /// How many transactions were committed since.
+    /// How many transactions have been committed since.
     pub commits: u64,
-    /// How many bytes of keys and values these have changed, by what they were before.
+    /// How many bytes of keys and values these have changed, counting the old keys and values.
     pub bytes: u64,
 }
 
 impl Transactions {
-    /// No transaction has begun; numbers from `first` on are not in the log.
-    /// `kept` are the pages that are kept for old snapshots, and `places` gives changes their LSNs.
+    /// Begins with no transactions. The log has no transaction with a number from `first` on. `kept` holds the pages
+    /// that are kept for old snapshots; `places` gives changes their LSNs.
     pub fn new(first: u64, limit: SnapshotLimit, spill: Spill, kept: Arc<KeptPages>, places: Places) -> Self {
         let state = State {
             next_id: 1,
@@ -244,7 +247,7 @@ impl Transactions {
         }
     }
 
-    /// Takes a snapshot, for a transaction of its own number. `hold` is called if no transaction was open, and `end` gives the end of the log.
+    /// Takes a snapshot for a new transaction. Calls `hold` if no transaction was open; `end` gives the end of the log.
     pub fn begin(
         &self,
         is_serializable: bool,
@@ -253,7 +256,7 @@ impl Transactions {
         end: impl FnOnce() -> Lsn,
     ) -> Snapshot {
         let (when, thread) = (Instant::now(), thread::current().id());
-        // The snapshot is there under the lock under which no write set is private.
+        // The snapshot is added under the same lock under which no write set is private.
         let mut state = if planted(Bug::PublishedTooEarly) {
             self.publish_private();
             self.lock()
@@ -262,8 +265,8 @@ impl Transactions {
         };
         if state.open == 0 {
             hold();
-            // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
-            // snapshot reads the leaf after it.
+            // SeqCst: a change outside transactions reads this under the latch of its leaf. If it finds none open, this
+            // snapshot reads the leaf after that change.
             self.open.store(1, Ordering::SeqCst);
         }
         state.open += 1;
@@ -276,7 +279,7 @@ impl Transactions {
         Snapshot { id, time, settled }
     }
 
-    /// Where this thread has begun the open transaction that keeps others from changing a record; none if another one has.
+    /// Where this thread began the open transaction that keeps others from changing a record, if this thread did.
     pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
         self.publish_private();
         let keeper = self.versions.keeper(tree, key)?;
@@ -285,49 +288,49 @@ impl Transactions {
         (begun.thread == thread::current().id()).then_some(begun.place)
     }
 
-    /// Whether a snapshot has been ended, so that nothing counts that versions told before this was asked.
+    /// Whether a snapshot has been ended, so that answers from versions obtained before this call are void.
     #[inline]
     pub fn is_ended(&self, snapshot: &Snapshot) -> bool {
-        // Acquire: a thread that ends snapshots raises the number before it forgets versions under their locks, and versions are
-        // looked up under these before this is asked.
+        // Acquire: a thread that ends snapshots raises the number before it forgets versions under their locks, and
+        // versions are looked up under those locks before this is called.
         snapshot.time < self.ended_before.0.load(Ordering::Acquire)
             || self.versions.generations().has_lost(snapshot.id)
     }
 
-    /// Whether no transaction and no snapshot is open: a change may be made at once, under the latch of its leaf.
+    /// Whether no transaction and no snapshot is open: then a change may be made at once, under the latch of its leaf.
     pub fn none_open(&self) -> bool {
         self.open.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether no transaction that is open has changed anything.
+    /// Whether no open transaction has changed anything.
     pub fn has_no_writers(&self) -> bool {
         self.lock().writers.is_empty()
     }
 
-    /// One if transactions are open, and else zero.
+    /// One if transactions are open, else zero.
     pub fn open(&self) -> &AtomicUsize {
         &self.open
     }
 
-    /// What is seen outside of transactions: all commits so far.
+    /// What readers outside transactions see: all commits so far.
     pub fn now(&self) -> Sight {
         Sight { time: self.time.load(Ordering::Acquire), own: NOBODY }
     }
 
-    /// All open snapshots see the commits up to this one.
+    /// The last commit that all open snapshots see.
     pub fn oldest(&self) -> u64 {
         self.lock().oldest().of_all
     }
 
-    /// Where readers that are no transaction begin to look: see the module.
+    /// Where readers outside transactions begin to look: see the module.
     pub fn settled(&self) -> &AtomicU64 {
         &self.settled
     }
 
-    /// A transaction is about to change something for the first time. Its write set is locked. Gives its number in the log, and who
-    /// knows of its changes from now on.
+    /// A transaction is about to make its first change. Its write set is locked. Returns its number in the log, and
+    /// where others find its changes from now on.
     pub fn begin_writing(&self, writes: &Arc<WriteSet>, end: impl FnOnce() -> Lsn) -> (u64, Exposure) {
-        /// How often it is asked whether the table of versions is needed still.
+        /// After how many transactions it is checked again whether the table of versions is still needed.
         const TRANSACTIONS: u64 = 16;
         let mut state = self.lock();
         let number = state.next_writer;
@@ -335,15 +338,16 @@ impl Transactions {
         state.writers.push_back((end(), writes.id()));
         // All that was committed since it began would be left behind.
         let is_alone = state.snapshots.len() == 1
-            // One whose snapshot has been ended is open beside those that are there.
+            // A transaction whose snapshot has been ended is open beside those in the list.
             && state.snapshots.front().is_some_and(|begun| begun.id == writes.id())
             && state.writers.len() == 1
             && state.leftovers.is_empty()
-            // Of a covered one, too, but that has been pruned. And it is shown what leaves were, if its changes are not among the versions.
+            // For a covered one too, but then those leftovers have been pruned, so they do not show. And it would be
+            // shown the old leaves if its changes were not among the versions.
             && (writes.id() > state.covering || planted(Bug::PrivateThoughCovered));
         if is_alone {
             state.private = Some(writes.clone());
-            // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.
+            // Relaxed: a thread that meets a leaf changed by it has latched the leaf, or read its version, after this.
             self.has_private.store(true, Ordering::Relaxed);
             self.publish(&state);
             return (number, Exposure::Private);
@@ -360,19 +364,20 @@ impl Transactions {
                 (number, Exposure::Searched(slot))
             }
             None => {
-                // What it enters is newer than what it sees.
+                // What the transaction will enter is newer than what is in the buffers, which is therefore entered
+                // first.
                 self.enter_buffers();
                 (number, Exposure::Entered)
             }
         }
     }
 
-    /// Commits a transaction whose records begin after `first`, and closes its snapshot: `reserve` reserves the last record. What it
-    /// leaves behind is taken over.
+    /// Commits a transaction whose records begin after `first`, takes over what it leaves behind, and closes its
+    /// snapshot. `reserve` reserves the last record.
     ///
     /// # Errors
-    /// If its snapshot has been ended, and if it has `reads`, one of them that another transaction has changed which was
-    /// committed after its snapshot was taken; and what it leaves behind. Nothing has happened then.
+    /// If its snapshot has been ended. If it has `reads`, and another transaction that was committed after the snapshot
+    /// was taken has changed one of them. What it leaves behind comes back; nothing has happened then.
     pub fn commit(
         &self,
         (writer, snapshot): (&Writer, &Snapshot),
@@ -382,10 +387,10 @@ impl Transactions {
     ) -> Result<(Lsn, Ended), Box<(Refused, Leftovers)>> {
         let tested = reads.map_or(Ok(0), |reads| self.test(snapshot.time, reads));
         let left = Arc::new(left);
-        // Nobody else has it.
+        // No other thread has it.
         let take_back = |left| Arc::into_inner(left).unwrap_or_default();
         let mut state = self.lock();
-        // Snapshots are ended while the state is locked; what was tested without may have been incomplete.
+        // Snapshots are ended while the state is locked; a test without that lock may have been incomplete.
         if self.is_ended(snapshot) {
             return Err(Box::new((Refused::Ended, take_back(left))));
         }
@@ -404,7 +409,7 @@ impl Transactions {
         state.time = time;
         state.end_writing(writer.id);
         state.end_private(&self.has_private, writer.id);
-        // Together with that: the log is needed for one of the two at any moment.
+        // Under the same lock, so that at every moment one of the two keeps the log.
         state.changed_bytes += left.bytes;
         if let Some(slot) = left.slot {
             self.versions.buffers().commit(slot, (writer.id, time), left.clone());
@@ -412,19 +417,19 @@ impl Transactions {
         }
         state.leftovers.push_back((time, first, left));
         state.join_at(time - 1);
-        // Release: who finds this time finds the undo buffers of the commits up to it.
+        // Release: a thread that finds this time finds the undo buffers of all commits up to it.
         self.time.store(time, Ordering::Release);
         self.publish(&state);
         Ok((lsn, self.close(state, snapshot)))
     }
 
-    /// Tests what a transaction has read, whose snapshot is of `time`, against the commits since, but for the last few, so that
-    /// little is left to be done while the state is locked. Returns up to which commit it has.
+    /// Tests the reads of a transaction whose snapshot is of `time` against the commits since, except the last few, so
+    /// that little is left to test while the state is locked. Returns the last commit that was tested.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
     fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Refused> {
-        /// How many commits are left.
+        /// How many commits may be left.
         const FEW: usize = 4;
         /// How many are tested at a time.
         const MANY: usize = 1024;
@@ -435,7 +440,7 @@ impl Transactions {
             let newer: Vec<_> =
                 state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
             drop(state);
-            // Nothing is read from a file while the state is locked, if that can be helped.
+            // If possible, nothing is read from a file while the state is locked.
             if newer.len() <= FEW && newer.iter().all(|(_, left)| !left.has_spilled()) {
                 return Ok(since);
             }
@@ -446,7 +451,7 @@ impl Transactions {
         }
     }
 
-    /// A transaction has undone everything.
+    /// Notes that a transaction has undone everything.
     pub fn end_writing(&self, id: u64) {
         let mut state = self.lock();
         state.end_writing(id);
@@ -459,9 +464,9 @@ impl Transactions {
         self.close(self.lock(), snapshot)
     }
 
-    /// Closes a snapshot, and ends those that go beyond the limit.
+    /// Closes a snapshot, and ends those beyond the limit.
     fn close(&self, mut state: OrderedGuard<'_, State>, snapshot: &Snapshot) -> Ended {
-        // One that has been ended before its transaction is open nevertheless: single operations must heed what it has changed.
+        // If its snapshot was ended before, its transaction is still open: single operations must heed its changes.
         if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
             state.snapshots.remove(index);
         }
@@ -493,12 +498,12 @@ impl Transactions {
         }
     }
 
-    /// Makes room in memory if versions take more of it than they may; `end` gives the end of the log. Nothing is latched.
+    /// Makes room in memory if versions take more than they may; `end` gives the end of the log. No latch is held.
     ///
     /// # Errors
     /// If the file fails. Nothing is lost.
     pub fn make_room(&self, end: impl FnOnce() -> Lsn) -> Result<(), PoolError> {
-        /// Covering snapshots is worth it if so many transactions were committed since the oldest.
+        /// Covering snapshots pays once so many transactions have been committed since the oldest.
         const COMMITS: u64 = if cfg!(test) { 3 } else { 8 };
         let is_old = || {
             let (times, now) = self.snapshots_now();
@@ -542,7 +547,7 @@ impl Transactions {
         (times, state.time)
     }
 
-    /// What the commit of this number had left behind is gone, and the log says so.
+    /// Notes that what the commit of this number had left behind is gone, and that the log says so.
     pub fn cleaned_up(&self, time: u64) {
         self.lock().freeing.remove(&time);
     }
@@ -552,11 +557,11 @@ impl Transactions {
         self.snapshots_now().0
     }
 
-    /// The end of the log, as `end` gives it, and from where on the log is needed, at the moment at which it ends there, to undo
-    /// what is not committed, and to free what is not needed any more.
+    /// Returns the end of the log, as `end` gives it, and the place from which the log is needed, as of the moment when
+    /// it ends there: to undo what is not committed, and to free what is no longer needed.
     ///
-    /// A transaction that ends after that moment may be open again after a crash, because the record of its end need not be
-    /// durable; one that begins to change something after it has its records after that place.
+    /// A transaction that ends after that moment may be open again after a crash, because the record of its end need
+    /// not be durable. One that makes its first change after it has all its records after that place.
     pub fn needed_at(&self, end: impl FnOnce() -> Lsn) -> (Lsn, Lsn) {
         let state = self.lock();
         let end = end();
@@ -568,7 +573,7 @@ impl Transactions {
         (end, needed.unwrap_or(end))
     }
 
-    /// Where the transaction was begun, if it is open still, by which the log is needed from the earliest place on.
+    /// Where the transaction was begun that needs the log from the earliest place on, if it is still open.
     pub fn keeps_log(&self) -> Option<&'static Location<'static>> {
         let state = self.lock();
         let (_, id) = *state.writers.front()?;
@@ -580,7 +585,7 @@ impl Transactions {
         !self.lock().writers.is_empty()
     }
 
-    /// How the history stands, and the log, which ends at `end`.
+    /// The state of the history, and of the log, which ends at `end`.
     pub fn history(&self, end: Lsn) -> History {
         self.enter_all();
         self.versions.sweep_all();
@@ -608,10 +613,10 @@ impl Transactions {
         }
     }
 
-    /// Publishes up to where everything has settled.
+    /// Publishes the place up to which everything has settled.
     fn publish(&self, state: &State) {
-        // Release: a reader that finds a leaf as a transaction left it, which latched the leaf after this, finds this too;
-        // and one that finds that a transaction has ended finds it committed.
+        // Release: a reader that finds a leaf as a transaction left it, which latched the leaf after this, finds this
+        // too. A reader that finds that a transaction has ended finds it committed.
         self.settled.store(state.settled().0, Ordering::Release);
     }
 
@@ -625,8 +630,8 @@ impl State {
         self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
     }
 
-    /// Whether so few transactions are open, and have left something behind, that undo buffers are searched, and none is covered or
-    /// about to be: what changed after that is told by the table only.
+    /// Whether undo buffers are searched: so few transactions are open or have left something behind, and none is
+    /// covered or about to be. Later changes would be found in the table only.
     fn is_few(&self) -> bool {
         const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 8 };
         const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 24 };
@@ -635,7 +640,7 @@ impl State {
             && self.snapshots.front().is_some_and(|first| first.id > self.covering)
     }
 
-    /// The undo buffers of commits up to this one are searched no more.
+    /// Gives up the slots of commits up to this one; their undo buffers are searched no more.
     fn forget_buffers(&mut self, oldest: u64, buffers: &UndoBuffers) {
         let oldest = if planted(Bug::BufferForgottenEarly) { u64::MAX } else { oldest };
         while let Some((time, slot)) = self.in_buffers.front()
@@ -659,8 +664,8 @@ impl State {
         }
     }
 
-    /// Takes what commits up to this one, which all snapshots see that are not covered, have left behind for versions to `pruned`. What covered
-    /// ones need of it stays.
+    /// Moves to `pruned` what commits up to this one, which all snapshots that are not covered see, have left behind
+    /// for versions. What covered snapshots need of it stays.
     fn prune_up_to(&mut self, others: u64, pruned: &mut SmallVec<[Arc<Leftovers>; 2]>) {
         if others <= self.pruned {
             return;
@@ -671,7 +676,7 @@ impl State {
         if from == to {
             return;
         }
-        // Its keys are what it may be refused for.
+        // A covered serializable transaction may be refused because of these keys.
         let stays = self.covered().any(|begun| begun.is_serializable);
         let rest = self.leftovers.split_off(to);
         let taken = self.leftovers.split_off(from);
@@ -688,10 +693,11 @@ impl State {
         self.leftovers.extend(rest);
     }
 
-    /// Joins what the last commit up to this one has left behind with that of the next, if no snapshot sees only one of them. So
-    /// what is kept for an old snapshot grows with the records that were changed, and not with the changes.
+    /// Joins what the last commit up to this one has left behind with the leftovers of the next commit, if no snapshot
+    /// sees only one of the two. So what is kept for an old snapshot grows with the changed records, not with the
+    /// changes.
     fn join_at(&mut self, time: u64) {
-        /// It is not worth it for fewer commits.
+        /// With fewer leftovers joining does not pay.
         const FEW: usize = if cfg!(test) { 2 } else { 64 };
         if self.leftovers.len() <= FEW {
             return;
@@ -708,10 +714,10 @@ impl State {
         let mut both = self.leftovers.range_mut(index - 1..=index);
         if let (Some((from, older_first, older)), Some((to, first, newer))) = (both.next(), both.next())
             && !seen_apart(*from, *to)
-            // Somebody may be testing against them.
+            // Another thread may be testing against them.
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
-            // What has replaced no large value needs no log: that may have been given up.
+            // Leftovers without large values need no log; their part of it may have been given up.
             match (older.large().is_empty(), newer.large().is_empty()) {
                 (true, _) => {}
                 (false, true) => *first = *older_first,
@@ -722,8 +728,8 @@ impl State {
         }
     }
 
-    /// The time of the oldest snapshots, if they are to be ended. It is all of the same time or none, for each holds back what
-    /// the others do.
+    /// The time of the oldest snapshots, if they are to be ended. Either all snapshots of one time are ended or none,
+    /// for each holds back what the others do.
     fn beyond(&self, limit: &SnapshotLimit) -> Option<u64> {
         if limit.age.is_none() && limit.bytes.is_none() {
             return None;
@@ -736,11 +742,11 @@ impl State {
         (self.time > time && (is_old || is_large)).then_some(time)
     }
 
-    /// The write set of a transaction is not private any more.
+    /// Notes that the write set of this transaction is no longer private.
     fn end_private(&mut self, has_private: &AtomicBool, id: u64) {
         if self.private.as_ref().is_some_and(|writes| writes.id() == id) {
             self.private = None;
-            // Relaxed: who finds it false too late publishes nothing.
+            // Relaxed: a thread that sees the change late publishes nothing.
             has_private.store(false, Ordering::Relaxed);
         }
     }
@@ -757,7 +763,7 @@ impl State {
         self.leftovers.range(first..)
     }
 
-    /// What all open snapshots see.
+    /// The times up to which all open snapshots see everything.
     fn oldest(&self) -> Oldest {
         let first = self.snapshots.front();
         Oldest {
@@ -772,7 +778,7 @@ impl State {
         self.snapshots.range(..self.covered_count())
     }
 
-    /// The open snapshots that are not.
+    /// The open snapshots that are not covered.
     fn others(&self) -> impl Iterator<Item = &Begun> {
         self.snapshots.range(self.covered_count()..)
     }

@@ -1,4 +1,4 @@
-//! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
+//! Transactions and their versions on a database of one leaf, against a model; and snapshots that are ended.
 
 use crate::before::{Before, hash_of};
 use crate::exposure::Exposure;
@@ -32,9 +32,9 @@ const TREE: PageId = PageId(9);
 struct Open {
     snapshot: Snapshot,
     writes: Arc<WriteSet>,
-    /// How many commits there were at its beginning.
+    /// How many commits there were when it began.
     commits: u64,
-    /// The records at its beginning, with its own changes.
+    /// The records when it began, with its own changes.
     world: BTreeMap<u8, u32>,
     changed: BTreeMap<u8, Option<u32>>,
     read: BTreeSet<u8>,
@@ -49,7 +49,7 @@ struct Place {
     lsn: u64,
     end: u64,
     committed: BTreeMap<u8, u32>,
-    /// How many commits there were, and the last one that changed a record.
+    /// How many commits there have been, and the last one that changed a record.
     commits: u64,
     last_commit: BTreeMap<u8, u64>,
     open: Vec<Open>,
@@ -57,7 +57,7 @@ struct Place {
     undone: BTreeMap<u8, Lsn>,
 }
 
-/// The key of a record: short or long; those of the last ones differ at their ends only.
+/// The key of a record: short or long; the last ones differ only at their ends.
 fn name(key: u8) -> Vec<u8> {
     match key {
         0..9 => vec![key; 1 + key as usize % 3 * 20],
@@ -65,7 +65,7 @@ fn name(key: u8) -> Vec<u8> {
     }
 }
 
-/// Room in memory for so many bytes of versions.
+/// Memory has room for this many bytes of versions.
 fn spill(bytes: u64) -> Spill {
     Spill::new(Some(Arc::new(SimulatedDisk::new(1))), bytes)
 }
@@ -111,7 +111,7 @@ impl Place {
         Lsn(self.end - 10)
     }
 
-    /// As the gateway does before the leaf is changed.
+    /// What the gateway does before a leaf is changed.
     fn keep(&self) {
         if Lsn(self.lsn) >= self.kept.from() {
             return;
@@ -167,7 +167,7 @@ impl Place {
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
         if end.is_multiple_of(70) {
-            // Another thread may do that at this moment.
+            // Another thread may publish at this moment.
             self.transactions.make_room(|| Lsn(end)).unwrap();
         }
         self.keep();
@@ -187,7 +187,7 @@ impl Place {
         others || self.last_commit.get(&key).is_some_and(|commit| *commit > me.commits)
     }
 
-    /// Ends a transaction; returns how many records that made to be looked at again.
+    /// Ends a transaction; returns how many records must be looked at again because of that.
     fn end(&mut self, number: usize, commit: bool) -> usize {
         let mut open = self.open.swap_remove(number);
         open.reads.iter_mut().for_each(ReadSet::finish);
@@ -277,7 +277,7 @@ fn so_it_is_with_versions_for_which_memory_has_no_room() {
     (0..300).for_each(|seed| live(seed, [0, 400, 2000, 10_000][seed as usize % 4]));
 }
 
-/// Several transactions, which change, read and end at random.
+/// Several transactions that change, read and end at random.
 fn live(seed: u64, version_memory_bytes: u64) {
     {
         let mut random = StdRng::seed_from_u64(seed);
@@ -311,7 +311,7 @@ fn live(seed: u64, version_memory_bytes: u64) {
             for open in &place.open {
                 place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
             }
-            // Seldom, so that write sets stay private for long.
+            // Rarely, so that write sets stay private for long.
             if random.random_ratio(1, 16) {
                 place.transactions.publish_private();
                 let settled = Lsn(place.transactions.settled().load(Ordering::Acquire));
@@ -336,7 +336,7 @@ fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
     // Nothing is moved before that.
     place.end = 101;
     place.begin();
-    // So many commits make it old, and it is not alone.
+    // This many commits make it old, and it is not alone.
     for round in 0..3 {
         place.begin();
         place.change(1, 3, Some(round));
@@ -355,7 +355,7 @@ fn one_that_is_about_to_be_covered_does_not_become_private() {
     // Nothing is moved before that.
     place.end = 101;
     place.begin();
-    // More than are searched in their undo buffers.
+    // More records than are searched in undo buffers.
     for round in 0..5 {
         place.begin();
         place.change(1, 3, Some(round));
@@ -364,7 +364,7 @@ fn one_that_is_about_to_be_covered_does_not_become_private() {
     place.begin();
     let (old, young) = (place.open[0].snapshot, place.open[1].writes.clone());
     let mut exposure = Exposure::Private;
-    // The old one ends when versions are about to be taken, and then the other one begins to write.
+    // The old one ends while versions are about to be taken; then the other one begins to write.
     place
         .transactions
         .make_room(|| {
@@ -400,7 +400,7 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
     let open = &place.open[0];
     place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
     assert_eq!(place.transactions.history(Lsn(0)).records, 1);
-    // What is left behind is no more than what was changed.
+    // No more is left behind than was changed.
     let left = place.transactions.history(Lsn(0)).leftovers;
     assert!(left <= 3, "{left} commits");
     let records = place.end(0, true);
@@ -462,7 +462,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             assert_eq!(transactions.needed_at(|| Lsn(1000)), (Lsn(1000), expected), "{which:b}, {number}");
         }
         assert!(transactions.history(Lsn(1000)).leftovers <= 3);
-        // What is being freed needs its records until that is logged.
+        // What is being freed needs its log records until the free is logged.
         let free = transactions.end(&old).free;
         assert_eq!(transactions.needed_at(|| Lsn(1000)).1, expected, "{which:b}");
         free.iter().for_each(|(time, _)| transactions.cleaned_up(*time));
@@ -483,7 +483,7 @@ fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
                 transactions.end_writing(snapshot.id);
                 sender.send(()).unwrap();
             });
-            // Its record of the end would lie after this place.
+            // The record of its end would lie after this place.
             assert!(receiver.recv_timeout(std::time::Duration::from_millis(100)).is_err());
             Lsn(500)
         };
@@ -492,7 +492,8 @@ fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
     assert_eq!(transactions.needed_at(|| Lsn(600)), (Lsn(600), Lsn(600)));
 }
 
-/// One transaction after the other, each of which changes a record of its thread several times, and one that others change as well.
+/// One transaction after the other: each changes a record of its thread several times, and one that other threads
+/// change too.
 fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, usize)) {
     for _ in 0..rounds {
         let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
@@ -539,7 +540,7 @@ fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, u
     }
 }
 
-/// So many threads work beside each other, on a database of their own.
+/// This many threads work side by side, each on its own database.
 fn work_together(threads: u8, rounds: usize) {
     let transactions =
         Arc::new(Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places()));
@@ -566,7 +567,7 @@ fn none_waits_for_ever_however_threads_meet() {
     use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
     fn check(scheduler: impl Scheduler + 'static, rounds: usize) {
         let mut config = shuttle::Config::new();
-        // The slots of a database of its own are made there.
+        // The slots of this thread's own database are created there.
         config.stack_size = 1 << 20;
         shuttle::Runner::new(scheduler, config).run(move || work_together(2, rounds));
     }

@@ -1,17 +1,18 @@
-//! The undo buffers of a few transactions, which are searched where they are.
+//! The undo buffers of a few transactions, which others search in place.
 //!
-//! What a transaction has changed is in its undo buffer anyway, with the values before. As long as few transactions are open, that is where
-//! others look for earlier versions, and nothing is entered in the [table](crate::versions) (Neumann, Mühlbauer, Kemper: *Fast Serializable
-//! Multi-Version Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs the thread that makes it no more than two bits of a filter, and
-//! what it writes stays in its processor's cache.
+//! While few transactions are open, others look for earlier versions in their undo buffers, which have them anyway, and
+//! nothing is entered in the [table](crate::versions) (Neumann, Mühlbauer, Kemper: *Fast Serializable Multi-Version
+//! Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs its thread no more than setting two bits of a
+//! filter, and what the thread writes stays in its processor's cache.
 //!
-//! Each of these transactions has a *slot*: a filter of the records that it has changed or claimed, and where these are. The slot
-//! stays after the commit until every snapshot sees that. A transaction that comes when many are open, or that changes much, is
-//! *entered* in the table, and all others with it: see [`Versions::enter_all`](crate::versions::Versions::enter_all).
+//! Each of these transactions has a *slot*: a filter of the records that it has changed or claimed, and where these
+//! are. It stays after the commit until every snapshot sees the commit. A transaction that begins while many are open,
+//! or that changes much, is *entered* in the table with all others
+//! ([`Versions::enter_all`](crate::versions::Versions::enter_all)).
 //!
 //! # Order
-//! If a version of a record is in the table, or in the file, all older ones that a snapshot needs are, too. So those in undo
-//! buffers are the newest. Who looks for versions searches the buffers first: what is not there any more was entered before.
+//! If a version of a record is in the table, or in the file, so are all older versions that a snapshot needs. So those
+//! in undo buffers are the newest. A search begins with the buffers: what is no longer there was entered before.
 
 use crate::{
     before::Before,
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, Ordering};
 
-/// How many transactions are searched at most, those included that are committed and that not every snapshot sees.
+/// How many transactions are searched at most, including committed ones that not every snapshot sees.
 const SLOTS: usize = 32;
 
 /// The undo buffers that are searched.
@@ -37,14 +38,14 @@ pub(crate) struct UndoBuffers {
     masks: Masks,
 }
 
-/// Bits of slots.
-// Who looks for versions reads them; they change when a transaction comes or goes.
+/// Bit masks of slots.
+// Every search for versions reads them; they change when a transaction comes or goes.
 #[repr(align(64))]
 #[derive(Default)]
 struct Masks {
-    /// Those that have a transaction.
+    /// Slots that have a transaction.
     used: AtomicU64,
-    /// Those whose transaction has removed records.
+    /// Slots whose transaction has removed records.
     removals: AtomicU64,
 }
 
@@ -54,8 +55,8 @@ struct Slot {
     contents: OrderedMutex<Contents, { rank::SLOT }>,
 }
 
-/// A Bloom filter of records, of which each has its bits in one cache line (Putze, Sanders, Singler: *Cache-, Hash- and Space-Efficient Bloom
-/// Filters*, 2007, section 3). With 30 records one in 1,000 others seems to be there, with 130 one in 60.
+/// A blocked Bloom filter: each record has its bits in one cache line (Putze, Sanders, Singler: *Cache-, Hash- and
+/// Space-Efficient Bloom Filters*, 2007, section 3). One in 1,000 others matches with 30 records, one in 60 with 130.
 #[derive(Default)]
 struct Filter([FilterLine; 4]);
 
@@ -69,16 +70,16 @@ enum Contents {
     Free,
     /// A transaction that is open, or being committed.
     Open(Arc<WriteSet>),
-    /// One that has been committed: its number, when, and what it has left behind.
-    // Not its `Writer`: the thread that forgets it would free the memory of another thread, for which the allocator has a lock.
+    /// A committed transaction: its number, the time of its commit, and what it has left behind.
+    // Not its `Writer`: to free another thread's memory when this is forgotten, the allocator would take a lock.
     Committed { id: u64, time: u64, left: Arc<Leftovers> },
 }
 
 impl Filter {
-    /// The bits of a hash, each in its word.
+    /// The bits of a hash, each with its word.
     #[inline]
     fn bits(&self, hash: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        // The tables and their shards use the lowest and the highest bits, and the middle.
+        // The hash table and the shards use the lowest and highest bits, and the middle.
         let bits = hash >> 8;
         let line = self.0.get(bits as usize % 4);
         [bits >> 2, bits >> 11].into_iter().filter_map(move |bit| {
@@ -90,14 +91,14 @@ impl Filter {
     #[inline]
     fn add(&self, hash: u64) {
         for (word, bit) in self.bits(hash) {
-            // Relaxed, and in two steps: the write set of the slot is locked, and its leaf latched, whose release shows it to others.
+            // Relaxed, in two steps: the write set is locked, and the leaf is latched, whose release shows the bit.
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
     }
 
     #[inline]
     fn may_have(&self, hash: u64) -> bool {
-        // Acquire: pairs with `clear`. Who finds the bit gone finds what was entered before.
+        // Acquire: pairs with `clear`. A thread that finds the bit gone finds what was entered before.
         self.bits(hash).all(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
     }
 
@@ -111,7 +112,7 @@ impl Slot {
         self.contents.lock()
     }
 
-    /// Shows what there is in the slot of this number.
+    /// Shows the contents of the slot, whose number is `number`.
     #[cold]
     fn show(&self, number: usize, show: impl FnOnce(&Undone<'_>)) {
         loop {
@@ -124,7 +125,7 @@ impl Slot {
                 }
                 Contents::Open(writes) => writes.clone(),
             };
-            // The write set is locked before the slot.
+            // Lock order: the write set before the slot.
             drop(contents);
             let state = writes.lock_of_other();
             if state.exposure == Exposure::Searched(number) {
@@ -138,31 +139,32 @@ impl Slot {
 }
 
 impl UndoBuffers {
-    /// Whether there is none.
+    /// Whether no slot is used.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used() == 0
     }
 
     fn used(&self) -> u64 {
-        // Acquire: pairs with `release`. Who finds a slot free finds what was entered before. That a slot is used shows the latch of a leaf.
+        // Acquire: pairs with `release`. A thread that finds a slot free finds what was entered before. The latch of a
+        // leaf makes it visible that a slot is used.
         self.masks.used.load(Ordering::Acquire)
     }
 
-    /// The slots of a mask, with their numbers.
+    /// The slots in a mask, with their numbers.
     fn slots(&self, mask: u64) -> impl Iterator<Item = (usize, &Slot)> {
         self.slots.iter().enumerate().filter(move |(number, _)| mask >> number & 1 == 1)
     }
 
-    /// Gives a transaction a slot, if one is free. Its write set is locked, and has to know the slot before that ends.
+    /// Gives a transaction a slot, if one is free. Its write set is locked until it knows the slot.
     pub fn take(&self, writes: &Arc<WriteSet>) -> Option<usize> {
         loop {
             let number = self.used().trailing_ones() as usize;
             let slot = self.slots.get(number)?;
             let mut contents = slot.lock();
-            // Acquire: what the one before had is gone.
+            // Acquire: what the previous transaction had in the slot is gone.
             if self.masks.used.fetch_or(1 << number, Ordering::AcqRel) >> number & 1 == 0 {
-                // Not by the thread that has made it free, which would fetch it from the one that has filled it.
+                // Not cleared when it was freed: that thread would fetch the lines from the one that filled them.
                 slot.filter.clear();
                 *contents = Contents::Open(writes.clone());
                 return Some(number);
@@ -179,19 +181,19 @@ impl UndoBuffers {
             slot.filter.add(hash);
         }
         if is_removal {
-            // Relaxed: as for the filter.
+            // Relaxed: as in the filter.
             self.masks.removals.fetch_or(1 << number, Ordering::Relaxed);
         }
     }
 
-    /// The transaction of a slot, of this number, has been committed at this time, and has left this behind. Its write set is locked.
+    /// Notes that transaction `id` of a slot was committed at `time`, and left `left` behind. Its write set is locked.
     pub fn commit(&self, number: usize, (id, time): (u64, u64), left: Arc<Leftovers>) {
         if let Some(slot) = self.slots.get(number) {
             *slot.lock() = Contents::Committed { id, time, left };
         }
     }
 
-    /// The write sets of those that are open.
+    /// The write sets of the open transactions.
     pub fn open(&self) -> SmallVec<[Arc<WriteSet>; 4]> {
         let contents = self.slots(self.used()).map(|(_, slot)| slot.lock());
         let open = |contents: OrderedGuard<'_, Contents>| match &*contents {
@@ -201,7 +203,8 @@ impl UndoBuffers {
         contents.filter_map(open).collect()
     }
 
-    /// Has all entered that were committed up to this time, in the order of their commits: `enter` is given the number of each, when it was committed, and what it has left behind. Their slots are free after that.
+    /// Enters all transactions that were committed up to the time `now`, in commit order, and frees their slots.
+    /// `enter` is given the number of each, the time of its commit, and what it has left behind.
     pub fn enter_committed(&self, now: u64, mut enter: impl FnMut(u64, u64, &Leftovers)) {
         let mut committed: SmallVec<[(u64, usize); SLOTS]> = SmallVec::new();
         for (number, slot) in self.slots(self.used()) {
@@ -217,12 +220,12 @@ impl UndoBuffers {
         }
     }
 
-    /// Every snapshot sees the commit of this time, whose transaction had a slot.
+    /// Frees the slot of a transaction whose commit, at this time, every snapshot sees.
     pub fn forget(&self, number: usize, time: u64) {
         self.give_up(number, time, |_, _, _| ());
     }
 
-    /// Makes the slot of a committed transaction free, if it has that still: another one may have entered it.
+    /// Frees the slot of a committed transaction, if it still has it: another thread may have entered it.
     fn give_up(&self, number: usize, time: u64, enter: impl FnOnce(u64, u64, &Leftovers)) {
         if let Some(slot) = self.slots.get(number) {
             let mut contents = slot.lock();
@@ -235,23 +238,23 @@ impl UndoBuffers {
         }
     }
 
-    /// What the open transaction of a slot has is in the table. Its write set is locked.
+    /// Frees the slot of an open transaction that has been entered in the table. Its write set is locked.
     pub fn leave(&self, number: usize) {
         if let Some(slot) = self.slots.get(number) {
             self.release(number, &mut slot.lock());
         }
     }
 
-    /// Makes a slot free. What is needed of its transaction has been entered.
+    /// Frees a slot. What is needed of its transaction has been entered.
     fn release(&self, number: usize, contents: &mut Contents) {
         *contents = Contents::Free;
-        // Release: pairs with `has_removals`. What was removed is kept by the table.
+        // Release: pairs with `has_removals`. The table has the removed keys.
         self.masks.removals.fetch_and(!(1 << number), Ordering::Release);
-        // Release: pairs with `used`. Acquire: what is cleared above is so before the next transaction takes the slot.
+        // Release: pairs with `used`. Acquire: the clearing above happens before the next transaction takes the slot.
         self.masks.used.fetch_and(!(1 << number), Ordering::AcqRel);
     }
 
-    /// Shows the versions of a record, at most one of each transaction: whose it is, how that stands, and what it has changed.
+    /// Shows the versions of a record, at most one of each transaction: the writer, its state, and the before-image.
     #[inline]
     pub fn search(&self, record: (PageId, &[u8]), hash: u64, mut show: impl FnMut(u64, State, &Before)) {
         let mut used = self.used();
@@ -269,7 +272,7 @@ impl UndoBuffers {
         }
     }
 
-    /// Shows the keys of a tree whose records have been removed.
+    /// Shows the keys of removed records of a tree.
     pub fn for_each_removed(&self, tree: PageId, mut show: impl FnMut(&[u8])) {
         for (number, slot) in self.slots(self.masks.removals.load(Ordering::Acquire)) {
             slot.show(number, |undone| {
@@ -280,23 +283,23 @@ impl UndoBuffers {
         }
     }
 
-    /// Whether a transaction has removed records.
+    /// Whether a transaction with a slot has removed records.
     pub fn has_removals(&self) -> bool {
-        // Acquire: what the slots say is not older.
+        // Acquire: the slots are at least as new.
         self.masks.removals.load(Ordering::Acquire) != 0
     }
 }
 
-/// What a transaction has in its undo buffer.
+/// The undo buffer of a transaction.
 struct Undone<'s> {
-    /// Whose it is, and how that stands.
+    /// The transaction's number and its state.
     by: (u64, State),
     changed: &'s [Undo],
     touched: &'s [Before],
 }
 
 impl<'s> Undone<'s> {
-    /// The records that it has changed or claimed. The first that is shown of a record is what others see of it.
+    /// The records that it has changed or claimed. The first entry of a record is what others see of it.
     fn records(&self) -> impl Iterator<Item = &'s Before> {
         self.changed.iter().map(|undo| &undo.before).chain(self.touched)
     }

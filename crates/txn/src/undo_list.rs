@@ -1,4 +1,4 @@
-//! What a transaction would undo for which memory has no room.
+//! The undo of a transaction for which memory has no room.
 
 use crate::{
     before::Before,
@@ -9,14 +9,14 @@ use vellum_access::ValueImage;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
-/// What a transaction would put back, and which records it has changed.
+/// The changes that a transaction would undo, and the records that it has changed.
 pub(crate) struct UndoList {
     tree: SpillTree,
-    /// The numbers of the entries of changes that can be undone, in order.
+    /// The numbers of the changes that can be undone, in order.
     live: Vec<Range<u64>>,
-    /// How many entries of changes there are. Those that were taken out stay, for their records.
+    /// How many changes were entered. Those that were taken out stay, for their records.
     entries: u64,
-    /// How many other records are entered.
+    /// How many other records were entered.
     records: u64,
 }
 
@@ -34,7 +34,7 @@ impl UndoList {
         self.live.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Appends a change, which has its record at `lsn`.
+    /// Appends a change whose log record is at `lsn`.
     pub fn push(&mut self, before: &Before, lsn: Lsn) -> Result<(), PoolError> {
         let number = self.entries;
         self.tree.put(&numbered(CHANGE, number), &entry_of(before, lsn))?;
@@ -46,15 +46,15 @@ impl UndoList {
         Ok(())
     }
 
-    /// Enters a record that was changed, though not by a change that is to be undone.
+    /// Enters a record that was changed, but has no change to be undone.
     pub fn push_record(&mut self, record: &Before) -> Result<(), PoolError> {
         self.tree.put(&numbered(RECORD, self.records), &entry_of(&record.without_value(), Lsn(0)))?;
         self.records += 1;
         Ok(())
     }
 
-    /// Takes out all changes but the first `count`, the last one last. Their records stay entered. Nothing is written: what cannot
-    /// grow any more can be undone.
+    /// Takes out all changes but the first `count`; the latest comes last. Their records stay entered. Nothing is
+    /// written, so undoing works even if the file cannot grow any more.
     pub fn take_after(&mut self, count: u64) -> Result<Vec<(Before, Lsn)>, PoolError> {
         let mut taken = Vec::new();
         let numbers = self.live.iter().cloned().flatten();
@@ -71,7 +71,7 @@ impl UndoList {
         Ok(taken)
     }
 
-    /// Shows all records that were changed, some several times, until `show` says that it has seen enough.
+    /// Shows all records that were changed, some of them several times, until `show` returns `None`.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let mut is_over = false;
         for (kind, count) in [(CHANGE, self.entries), (RECORD, self.records)] {

@@ -1,21 +1,23 @@
 //! Earlier versions of records that were changed lately, for snapshots that must not see the changes.
 //!
-//! A leaf holds the newest version of each record, by whatever transaction. What a transaction replaces it keeps first, under the leaf's
-//! latch, with its own number: here, in a table, or as long as few transactions are open in its
-//! [undo buffer](crate::undo_buffers) only, which is searched before the table. So a reader that finds a leaf changed since its snapshot looks here, by key,
-//! and then makes sure that the leaf has not changed meanwhile. A leaf whose LSN is older than the reader's snapshot needs no
-//! look: that is nearly every one. Records carry no header, and nothing of this is logged or survives a crash.
+//! A leaf holds the newest version of each record, by whatever transaction. Before a transaction replaces a value, it
+//! keeps the before-image with its own number, under the leaf's latch: in the table here or, while few transactions are
+//! open, only in its [undo buffer](crate::undo_buffers), which is searched before the table. A reader that finds a leaf
+//! changed since its snapshot looks here, by key, and then checks that the leaf has not changed meanwhile. A leaf with
+//! an older LSN, as nearly all have, needs no such lookup. Records carry no header, and nothing of this is logged or
+//! survives a crash.
 //!
-//! Versions are dead as soon as no snapshot needs them: when the transaction ends, if there is no other, and otherwise when those
-//! have ended that were open then. Large transactions take theirs out then; others leave that to later claims, which
-//! find them on their way: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has no more entries than there are
-//! snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB 2020).
+//! Versions are dead as soon as no snapshot needs them: when the transaction ends, if no other is open, otherwise when
+//! those have ended that were open then. Large transactions take theirs out then; small ones leave them to later
+//! claims: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has no more entries than there
+//! are snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB
+//! 2020).
 //!
-//! What memory has no room for goes to a file: see [`generations`](crate::generations). Snapshots that are old are served from there alone: they are
-//! *covered*, and count no more where it is asked which versions are needed.
+//! What memory has no room for goes to a file: see [`generations`](crate::generations). Old snapshots are served from
+//! there alone: they are *covered*, and no longer count when it is decided which versions are needed.
 //!
 //! # Removed records
-//! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
+//! A removed record is no longer in its leaf. For scans, the keys of those that have versions are kept in order.
 
 mod entering;
 mod moving;
@@ -53,9 +55,9 @@ type Removed = BTreeSet<(PageId, Box<[u8]>)>;
 /// Why a record cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// A transaction that is open has changed it.
+    /// An open transaction has changed it.
     Open,
-    /// One that was committed after the snapshot was taken has.
+    /// A transaction that was committed after the snapshot was taken has changed it.
     Later,
 }
 
@@ -74,22 +76,22 @@ pub(crate) struct Versions {
     /// The keys of removed records that have versions.
     removed: OrderedMutex<Removed, { rank::REMOVED }>,
     removed_count: AtomicUsize,
-    /// Where they go that memory has no room for.
+    /// Where versions go for which memory has no room.
     spill: Spill,
     generations: Arc<Generations>,
     /// Locked by the thread that moves them there.
     turn: OrderedMutex<(), { rank::TURN }>,
-    /// Every snapshot that is not covered sees the commits up to this one, and every later snapshot will.
+    /// The commits up to this one are seen by every snapshot that is not covered, and will be by every later one.
     seen_by_all: Apart<AtomicU64>,
-    /// Those that are not in the table.
+    /// Versions that are not in the table.
     buffers: UndoBuffers,
-    /// Locked by the thread that enters them.
+    /// Locked by the thread that enters them in the table.
     entering: OrderedMutex<(), { rank::ENTERING }>,
-    /// Whether there may be some in the table.
+    /// Whether the table may have versions.
     is_used: Apart<AtomicBool>,
 }
 
-/// Where versions and undo go that memory has no room for.
+/// Where versions and undo go for which memory has no room.
 pub(crate) struct Spill {
     pub file: SpillFile,
     /// How many bytes all versions may take in memory.
@@ -97,9 +99,9 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// In this directory. All versions may take so many bytes in memory; without a directory, as many as they need.
+    /// Versions may take `bytes` in memory, and as many as they need if there is no directory for the spill file.
     pub fn new(directory: Option<Arc<dyn Directory>>, bytes: u64) -> Self {
-        /// Enough for some inner pages and many that are written.
+        /// Enough for some inner pages and many leaves that are being written.
         const POOL_BYTES_MIN: u64 = 1 << 20;
         Self {
             bytes: directory.as_ref().and_then(|_| usize::try_from(bytes).ok()).unwrap_or(usize::MAX),
@@ -134,31 +136,31 @@ impl Versions {
         &self.buffers
     }
 
-    /// Whether there may be versions that are in no undo buffer. Asked after these have been searched.
+    /// Whether versions may exist outside undo buffers. Called after the buffers have been searched.
     #[inline]
     fn has_others(&self) -> bool {
-        // Acquire: what is in no buffer any more was entered before.
+        // Acquire: what is no longer in a buffer was entered before.
         self.is_used.0.load(Ordering::Acquire) || !self.generations.is_empty()
     }
 
-    /// A chain has been added to a shard, which is locked.
+    /// Notes that a chain has been added to a shard, which is locked.
     #[inline]
     fn note_used(&self) {
-        // Relaxed: it is cleared while all shards are locked. Threads that find it set do not take the line from others.
+        // Relaxed: it is cleared while all shards are locked. A thread that finds it set leaves others the line.
         if !self.is_used.0.load(Ordering::Relaxed) {
             // Release: pairs with `has_others`.
             self.is_used.0.store(true, Ordering::Release);
         }
     }
 
-    /// From now on every snapshot that is not covered sees the commits up to this one, and every later one will. Called while none can be
-    /// taken.
+    /// From now on the commits up to this one are seen by every snapshot that is not covered, and will be by every
+    /// later one. Called while no snapshot can be taken.
     pub fn settle(&self, oldest: u64) {
-        // Release: snapshots that were ended are known to be before one of their versions is taken for dead.
+        // Release: a thread that takes a version for dead also finds the snapshots ended that needed it.
         self.seen_by_all.0.store(oldest, Ordering::Release);
     }
 
-    /// Every snapshot sees the commits up to this one.
+    /// Every snapshot that is not covered sees the commits up to this one.
     fn seen_by_all(&self) -> u64 {
         // Acquire: pairs with `settle`.
         let oldest = self.seen_by_all.0.load(Ordering::Acquire);
@@ -169,7 +171,7 @@ impl Versions {
         &self.spill
     }
 
-    /// Where those are for which memory has no room, and what covered snapshots see.
+    /// Versions for which memory has no room, and what covered snapshots see.
     pub fn generations(&self) -> &Generations {
         &self.generations
     }
@@ -192,10 +194,10 @@ impl Versions {
         (count, bytes)
     }
 
-    /// What a snapshot sees of a record, whose leaf was read before and is validated afterwards.
+    /// What a snapshot sees of a record, whose leaf was read before this call and is validated after it.
     ///
     /// # Errors
-    /// If the file fails that has what memory has no room for.
+    /// If the spill file fails.
     pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Seen, PoolError> {
         let hash = hash_of(tree, key);
         let in_buffers = self.seen_in_buffers((tree, key), hash, sight);
@@ -232,9 +234,9 @@ impl Versions {
         self.generations.seen((tree, key, hash), sight, oldest)
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what that holds. Returns what is kept of that, and
-    /// whether this is the writer's first change of the record. `snapshots` are the times of those that are open and not covered, in
-    /// ascending order.
+    /// Notes that a writer is about to change a record. Its leaf is latched and holds `value`. Returns the record as it
+    /// is kept, and whether this is the writer's first change of it. `snapshots` gives the times of the open snapshots
+    /// that are not covered, in ascending order.
     ///
     /// # Errors
     /// Why the record cannot be changed; and as for [`seen`](Self::seen).
@@ -259,9 +261,9 @@ impl Versions {
             let mut is_own = in_memory.is_some_and(|(id, _)| id == writer.id);
             if in_memory.is_none() {
                 drop(chains);
-                // Meanwhile nobody else claims the record: its leaf is latched.
+                // No other thread claims the record meanwhile: its leaf is latched.
                 last = self.generations.last((tree, key, hash), time)?;
-                // If that is the writer's own, another version tells in memory that the record is removed now.
+                // If that is the writer's own, another version in memory shows that the record is now removed.
                 is_own = last.is_some_and(|(id, _)| id == writer.id);
                 last = last.filter(|_| !is_own);
                 chains = shard.lock();
@@ -341,7 +343,7 @@ impl Versions {
         });
     }
 
-    /// Whether another writer than one's own keeps a record from being changed.
+    /// Whether another writer keeps a record from being changed.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
@@ -373,7 +375,7 @@ impl Versions {
         })
     }
 
-    /// The open transaction, as far as memory tells, that keeps others from changing a record.
+    /// The open transaction that keeps others from changing a record, as far as memory knows.
     pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
         let hash = hash_of(tree, key);
         let newest = self.newest_in_buffers((tree, key), hash);
@@ -381,12 +383,12 @@ impl Versions {
         (last.1 == State::Open).then_some(last.0)
     }
 
-    /// Whether a record may have been changed since the snapshot of this transaction was covered. Asked under the lock of its shard.
+    /// Whether a record may have been changed since this transaction was covered. Called under the lock of its shard.
     fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
         self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)
     }
 
-    /// Forgets the change of a writer that has been undone in the leaf.
+    /// Forgets a writer's change that has been undone in the leaf.
     pub fn retract(&self, record: &Before, writer: u64) {
         self.change(record, |chain| {
             if chain.versions.last().is_some_and(|last| last.writer.id == writer) {
@@ -396,34 +398,34 @@ impl Versions {
         });
     }
 
-    /// Drops what went to the file together, if no snapshot needs it.
+    /// Drops generations that no snapshot needs.
     pub fn prune_spilled(&self, oldest: &Oldest) {
         if self.generations.prune(oldest) {
             self.note_no_more();
         }
     }
 
-    /// Forgets what a commit has left behind, or several, as far as every snapshot sees it that is not covered: up to `oldest`.
+    /// Forgets what commits have left behind, as far as all snapshots that are not covered see it: up to `oldest`.
     pub fn prune_all(&self, left: &Leftovers, oldest: u64) {
         if left.is_entered() {
-            // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
+            // If they cannot be read, their versions stay in memory, and every snapshot sees them.
             let _ = left.for_each_to_prune(|record| self.prune(record, oldest));
         }
     }
 
-    /// Forgets the changes of a record that every snapshot sees that is not covered: those that were committed up to `oldest`.
+    /// Forgets the changes of a record that all snapshots that are not covered see: those committed up to `oldest`.
     pub fn prune(&self, record: &Before, oldest: u64) {
         self.change(record, |chain| chain.drop_dead(oldest));
     }
 
-    /// Takes out all dead versions.
+    /// Removes all dead versions.
     pub fn sweep_all(&self) {
         for shard in &self.shards {
             self.sweep(shard, &mut shard.lock(), self.seen_by_all());
         }
     }
 
-    /// Takes out the dead versions of a shard.
+    /// Removes the dead versions of a shard.
     #[cold]
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
         let changed = chains.changed.clone();
@@ -449,7 +451,8 @@ impl Versions {
         });
     }
 
-    /// Changes a chain, and forgets it if nothing is left of it. `change` says whether commits go that a covered snapshot may not see.
+    /// Changes a chain; removes it if it is empty then. `change` says whether commits go that a covered snapshot may
+    /// not see.
     fn change(&self, record: &Before, change: impl FnOnce(&mut Chain) -> bool) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
@@ -482,7 +485,7 @@ impl Versions {
         }
     }
 
-    /// Keeps the key of a chain whose record is about to be removed. Its shard is locked, so the key is found as long as there is the chain.
+    /// Keeps the key of a chain whose record is about to be removed. Its shard is locked, so key and chain go together.
     fn note_removed(&self, chain: &mut Chain, is_removal: bool) {
         if is_removal
             && !std::mem::replace(&mut chain.is_removed, true)
@@ -493,7 +496,7 @@ impl Versions {
         }
     }
 
-    /// Forgets all versions of a tree that is gone. Those in undo buffers have been entered.
+    /// Forgets all versions of a tree that is gone. Those in undo buffers have been entered in the table.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
             shard.lock().retain(|chain| {
@@ -510,7 +513,7 @@ impl Versions {
         self.removed_count.fetch_sub(before - removed.len(), Ordering::Release);
     }
 
-    /// Whether scans by a snapshot need to look for records that are in no leaf any more.
+    /// Whether scans by a snapshot must look for records that are no longer in a leaf.
     pub fn has_removed(&self, sight: Sight) -> bool {
         self.buffers.has_removals()
             || self.any_removed()
@@ -523,8 +526,8 @@ impl Versions {
         self.removed_count.load(Ordering::Acquire) > 0
     }
 
-    /// Keys of a tree within bounds, in ascending order: all whose records a snapshot may see and which are in no leaf any more, and
-    /// others.
+    /// Returns keys of a tree within bounds, in ascending order: those of all records that a snapshot may see and that
+    /// are no longer in a leaf, and perhaps others.
     ///
     /// # Errors
     /// As for [`seen`](Self::seen).
@@ -534,7 +537,7 @@ impl Versions {
         tree: PageId,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        // Undo buffers first, and memory before the file: what the first forgets is in the next before.
+        // Undo buffers before memory, memory before the file: what the first forgets was in the next before.
         let mut keys = Vec::new();
         self.buffers.for_each_removed(tree, |key| {
             if (lower, upper).contains(key) {
@@ -591,7 +594,7 @@ impl Versions {
     }
 }
 
-/// Whether a writer whose snapshot is of `time` may change a record that another has changed last.
+/// Whether a writer whose snapshot is of `time` may change a record that another writer has changed last.
 fn admit(last: Option<(u64, State)>, time: u64) -> Result<(), Refusal> {
     match last {
         Some((_, State::Open)) => Err(Refusal::Open),
@@ -600,7 +603,7 @@ fn admit(last: Option<(u64, State)>, time: u64) -> Result<(), Refusal> {
     }
 }
 
-/// Whether this version, the last of a record, keeps it from being changed.
+/// Whether this last version of a record keeps the record from being changed.
 fn refuse_unseen(sight: Sight, (writer, state): (u64, State)) -> Result<(), Refusal> {
     match state {
         _ if sight.sees(writer, state) => Ok(()),

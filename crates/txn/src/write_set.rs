@@ -1,4 +1,4 @@
-//! What an open transaction has changed, and what is needed to undo that.
+//! What an open transaction has changed, and what is needed to undo its changes.
 
 use crate::{
     before::Before,
@@ -14,14 +14,14 @@ use vellum_access::{BlobReference, ValueImage};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
-/// What a transaction has changed. It is private as long as the transaction is alone: see [`transactions`](crate::transactions).
+/// What a transaction has changed; private while the transaction is alone: see [`transactions`](crate::transactions).
 pub(crate) struct WriteSet {
     writer: Arc<Writer>,
     state: OrderedMutex<State, { rank::WRITES }>,
 }
 
 impl WriteSet {
-    /// Nothing, by the transaction of this number.
+    /// The empty write set of the transaction with this number.
     pub fn new(id: u64) -> Self {
         Self { writer: Arc::new(Writer::new(id)), state: OrderedMutex::default() }
     }
@@ -53,12 +53,12 @@ impl WriteSet {
 /// A record that has been claimed, and is about to be changed.
 pub(crate) struct Claimed {
     pub before: Before,
-    /// It is the first time.
+    /// Whether this is its first claim by the writer.
     pub is_first: bool,
     pub is_removal: bool,
 }
 
-/// What is known of the claim of the last record of a write set.
+/// What is known of the last claim in a write set.
 #[derive(Clone, Copy)]
 struct Claim {
     is_first: bool,
@@ -66,47 +66,47 @@ struct Claim {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// By what number the log knows it, and the place before its first record, once it has begun to change something.
+    /// Its number in the log, and the place before its first record, once it has begun to change something.
     pub number: Option<(u64, Lsn)>,
-    /// Who knows of its changes.
+    /// Where others find its changes.
     pub exposure: Exposure,
-    /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
+    /// The oldest changes to be undone, in order, for which memory had no room. Those in memory come after them.
     pub spilled: Option<UndoList>,
-    /// The last one has only been claimed, if there is a `claim`: it has no LSN yet.
+    /// The changes in memory. If there is a `claim`, the last one has only been claimed: it has no LSN yet.
     pub undo: Vec<Undo>,
     claim: Option<Claim>,
-    /// Records that were claimed, and have no change that is to be put back; with their values until it is entered.
+    /// Records that were claimed and have no change to be undone; with their values until they are entered.
     touched: Vec<Before>,
-    /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
+    /// The large values that the changes in the file replaced, each with the number of its change and its tree.
     spilled_large: Vec<(u64, PageId, BlobReference)>,
-    /// How many bytes the keys and values of the changes in the file have.
+    /// How many bytes of keys and values the changes in the file have.
     spilled_bytes: u64,
-    /// About how many bytes of memory all that takes.
+    /// About how many bytes of memory all this takes.
     pub bytes: usize,
     pub undo_room: UndoRoom,
 }
 
-/// How much log a transaction would need to be undone.
+/// How much log is needed to undo a transaction.
 #[derive(Default)]
 pub(crate) struct UndoRoom {
-    /// About so many bytes.
+    /// About how many bytes.
     pub needed: u64,
-    /// So many of which the log keeps for it.
+    /// How many bytes of that the log keeps for the transaction.
     pub kept: u64,
-    /// The LSN that its last change has left in its leaf, and that of the leaf which is about to be changed.
+    /// The LSN that its last change has left in its leaf, and the LSN of the leaf that is about to be changed.
     last: Lsn,
     leaf: Lsn,
 }
 
 impl UndoRoom {
-    /// A leaf with this LSN is about to be changed.
+    /// Notes that a leaf with this LSN is about to be changed.
     #[inline]
     pub fn note_leaf(&mut self, leaf: Lsn) {
         self.leaf = leaf;
     }
 
-    /// It has been, by the record at `lsn` of a log that ends at `end`. To undo that takes about as much, and an image of the leaf, if
-    /// a checkpoint comes between.
+    /// Notes that the leaf has been changed, by the record at `lsn` of a log that ends at `end`. To undo this takes
+    /// about as much log, and an image of the leaf if a checkpoint comes in between.
     #[inline]
     fn note_change(&mut self, lsn: Lsn, end: Lsn) {
         /// A page and what is around it.
@@ -115,22 +115,22 @@ impl UndoRoom {
         self.last = lsn;
     }
 
-    /// One of so many changes has been undone.
+    /// Notes that one of this many changes has been undone.
     pub fn note_undone(&mut self, changes: u64) {
         self.needed -= self.needed / changes.max(1);
     }
 
-    /// How many bytes more the log is to keep, and how many fewer, if that differs by much from what it does.
+    /// The bytes that the log is to keep from now on, and those that it need no longer keep, if they differ by much.
     #[inline]
     pub fn adjust(&mut self) -> Option<(u64, u64)> {
         let needed = self.needed;
         self.is_to_be_adjusted().then(|| (needed, std::mem::replace(&mut self.kept, needed)))
     }
 
-    /// Whether that differs by much.
+    /// Whether the two differ by much.
     #[inline]
     pub fn is_to_be_adjusted(&self) -> bool {
-        /// What small transactions need is there anyway.
+        /// The room that small transactions need is there anyway.
         const MORE: u64 = 64 << 10;
         const FEWER: u64 = 1 << 20;
         self.needed > self.kept + MORE || self.kept > self.needed + FEWER
@@ -144,7 +144,7 @@ impl State {
         self.spilled.as_ref().map_or(0, UndoList::changes) + in_memory as u64
     }
 
-    /// Notes that what was claimed has not been changed.
+    /// Notes that the record claimed last has not been changed.
     #[inline]
     pub fn give_up_claim(&mut self) {
         if let Some(Claim { is_first }) = self.claim.take()
@@ -155,12 +155,14 @@ impl State {
         }
     }
 
-    /// Enters it: `enter` is shown the versions, and whether they are of removals, and says whether there was none of the record yet.
+    /// Enters the changes. `enter` is given each record and whether it was removed, and says whether it had no version
+    /// yet.
     pub fn enter(&mut self, mut enter: impl FnMut(&Before, bool) -> bool) {
         self.exposure = Exposure::Entered;
         let Self { undo, touched, claim, .. } = self;
         let (changed, claimed) = undo.split_at(undo.len() - usize::from(claim.is_some()));
-        // The first change of a record has what others see. What was claimed without one holds that still, or comes after one.
+        // Others see a record as it was before its first change. One that was only claimed is as it was, or comes
+        // later.
         for undo in changed {
             enter(&undo.before, undo.is_removal);
         }
@@ -172,7 +174,7 @@ impl State {
         }
     }
 
-    /// It is searched where it is from now on: `note` is told the hash of each record, and whether it was removed.
+    /// Lets others search it in place: `note` is given the hash of each record, and whether it was removed.
     pub fn show(&mut self, slot: usize, mut note: impl FnMut(u64, bool)) {
         self.exposure = Exposure::Searched(slot);
         let changed = self.undo.iter_mut().map(|undo| (&mut undo.before, undo.is_removal));
@@ -182,18 +184,19 @@ impl State {
         }
     }
 
-    /// What it has changed, and claimed besides.
+    /// The records that it has changed, and those that it has only claimed.
     pub fn records(&self) -> (&[Undo], &[Before]) {
         (&self.undo, &self.touched)
     }
 
-    /// Whether it is so large that it is not searched where it is. All may have `bytes_each` bytes in memory.
+    /// Whether it is too large to be searched in place. All changes may take `bytes_each` bytes in memory.
     #[inline]
     pub fn is_large(&self, bytes_each: usize) -> bool {
         self.undo.len() + self.touched.len() >= SEARCHED_MAX || self.bytes > bytes_each / 4
     }
 
-    /// Notes that a record is about to be changed, which is not entered in the table of versions. The hash is zero if nobody searches for it.
+    /// Notes that a record is about to be changed that is not entered in the table of versions. The hash is zero if no
+    /// thread searches.
     pub fn claim_in_place(
         &mut self,
         record: (PageId, &[u8]),
@@ -207,7 +210,7 @@ impl State {
         self.push_claim(true, is_removal, || Before::new(record, hash, value));
     }
 
-    /// Ends the claim before that of a record, which may be the same: a full leaf is divided, and then the record is claimed again.
+    /// Ends the claim before a new one, maybe of the same record: if a full leaf is split, the record is claimed again.
     #[cold]
     fn end_claim_before(&mut self, record: (PageId, &[u8])) {
         if self.undo.last().is_some_and(|claimed| (claimed.before.tree, claimed.before.key()) == record) {
@@ -218,14 +221,14 @@ impl State {
         }
     }
 
-    /// Notes that a record is about to be changed, which has been entered.
+    /// Notes that a record that has been entered in the table is about to be changed.
     pub fn note_claim(&mut self, Claimed { before, is_first, is_removal }: Claimed) {
         self.give_up_claim();
         self.push_claim(is_first, is_removal, || before);
     }
 
-    /// The record is made where it stays: what is moved right after it was written is read back in other pieces, for which the processor waits
-    /// until all that was stored before is in its cache.
+    /// Builds the entry in place: if it were moved right after it was written, it would be read back in other pieces,
+    /// and the processor would wait until all earlier stores are in its cache.
     #[inline]
     fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
         let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal };
@@ -233,8 +236,7 @@ impl State {
         self.claim = Some(Claim { is_first });
     }
 
-    /// Notes that what was claimed has been changed by the record at `lsn` of the log.
-    /// The log ends at `end`.
+    /// Notes that the claimed record has been changed by the record at `lsn` of the log, which ends at `end`.
     pub fn note_change(&mut self, lsn: Lsn, end: Lsn) {
         self.undo_room.note_change(lsn, end);
         if self.claim.take().is_some()
@@ -252,7 +254,7 @@ impl State {
         self.touched.push(record);
     }
 
-    /// What stays when it is committed, and is needed again if that is refused.
+    /// What stays after the commit; it is needed again if the commit is refused.
     pub fn leave(&mut self) -> Leftovers {
         debug_assert!(self.claim.is_none(), "what has only been claimed is no change");
         let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
@@ -272,7 +274,7 @@ impl State {
         (self.undo, self.touched, self.spilled) = left.into_taken();
     }
 
-    /// Moves what is to be undone to a file.
+    /// Moves the changes to be undone to a file.
     #[cold]
     pub fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
         self.give_up_claim();
@@ -280,7 +282,7 @@ impl State {
             Some(list) => list,
             spilled => spilled.insert(UndoList::create(file)?),
         };
-        // What is there already when the rest fails is not moved again.
+        // If a later one fails, those that were written are not moved again.
         let mut moved = 0;
         let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
             let number = list.changes();
@@ -302,7 +304,7 @@ impl State {
         Ok(())
     }
 
-    /// Brings back some of the changes after `savepoint` that are in a file, the last ones.
+    /// Brings back the last of the changes after `savepoint` that are in the file.
     #[cold]
     pub fn bring_back(&mut self, savepoint: Savepoint) -> Result<(), PoolError> {
         /// How many at a time.
@@ -319,10 +321,10 @@ impl State {
     }
 }
 
-/// A transaction with more changes is not searched where it is.
+/// A transaction with more changes is not searched in place.
 const SEARCHED_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
-/// How many changes a transaction has mostly.
+/// How many changes most transactions have.
 pub(crate) const FEW_CHANGES: usize = 16;
 
 /// A place in a transaction to which it can be rolled back.

@@ -6,20 +6,20 @@ use vellum_base::primitive::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub id: u64,
-    /// When it was committed; zero as long as it was not; if it has been rolled back, `ROLLED_BACK` and when.
+    /// The time of its commit; zero before; if it has been rolled back, `ROLLED_BACK` and how many covers had begun.
     committed: AtomicU64,
 }
 
-/// The bit that says that a writer has been rolled back.
+/// Set if the writer has been rolled back.
 const ROLLED_BACK: u64 = 1 << 63;
 
-/// How a writer stands.
+/// The state of a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Open,
-    /// When.
+    /// At this time.
     Committed(u64),
-    /// All it has changed has been undone, and had been before covers of greater numbers began.
+    /// All its changes have been undone, before any cover with a greater number began.
     RolledBack(u64),
 }
 
@@ -28,12 +28,12 @@ impl Writer {
         Self { id, committed: AtomicU64::new(0) }
     }
 
-    /// One that was committed at this time.
+    /// A writer that was committed at this time.
     pub fn committed_at(id: u64, time: u64) -> Self {
         Self { id, committed: AtomicU64::new(time) }
     }
 
-    /// When it was committed, if it was.
+    /// The time of its commit, if it was committed.
     pub fn committed(&self) -> Option<u64> {
         // Acquire: pairs with `commit`, so a reader that sees the commit sees the changes.
         Some(self.committed.load(Ordering::Acquire)).filter(|time| *time > 0 && *time < ROLLED_BACK)
@@ -47,8 +47,8 @@ impl Writer {
         }
     }
 
-    /// What it has changed has been undone: none of its versions counts, but for snapshots that were covered before. `covers` is how many
-    /// covers had begun after the last change was undone.
+    /// Notes that all its changes have been undone: none of its versions counts, except for snapshots that were covered
+    /// before. `covers` is how many covers had begun when the last change had been undone.
     pub fn roll_back(&self, covers: u64) {
         self.committed.store(ROLLED_BACK | covers, Ordering::Release);
     }

@@ -1,13 +1,14 @@
-//! Whether there is room in the log for what comes next.
+//! Whether the log has room for what comes next.
 //!
-//! There are segments for a buffer of records beyond the end of the log before anything is changed, and for what undoes the transactions
-//! that are open: they can be rolled back on a full disk, by the process or by the recovery after it.
+//! Before anything is changed there are segments for a buffer of records beyond the end of the log, and for the undo of
+//! the open transactions: these can be rolled back on a full disk, by the process or by the recovery after it.
 
 use crate::{Log, LogError, files::remove, primitive::Ordering};
 use std::iter;
 
 impl Log {
-    /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
+    /// Makes sure that there are segments for what comes next. Called before anything that will be logged is latched or
+    /// done.
     ///
     /// # Errors
     /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
@@ -16,15 +17,15 @@ impl Log {
         if self.is_short() { self.prepare_to(self.needed(), true) } else { Ok(()) }
     }
 
-    /// Up to where there are segments for whatever comes next, and for what undoes all transactions that are open.
+    /// Up to where segments are needed for whatever comes next, and for the undo of all open transactions.
     #[inline]
     fn needed(&self) -> u64 {
-        // Relaxed: it grows before the changes that need it, and there is a buffer beside it.
+        // Relaxed: it grows before the changes that need it, and there is a buffer in addition.
         self.end().0 + self.options().buffer_bytes + self.for_undo.load(Ordering::Relaxed)
     }
 
-    /// As [`admit`](Self::admit), for what undoes a transaction: is content with a quarter of the buffer that others leave, and takes what
-    /// is [kept](Self::keep_for_undo) for it, so that a full disk keeps no transaction from being rolled back.
+    /// As [`admit`](Self::admit), for undoing a transaction. A quarter of the buffer that others leave suffices, and it
+    /// takes what is [kept](Self::keep_for_undo) for undo, so that a transaction can be rolled back on a full disk.
     ///
     /// # Errors
     /// As for `admit`.
@@ -35,14 +36,14 @@ impl Log {
     /// Whether [`admit`](Self::admit) would have to make segments.
     #[inline]
     pub fn is_short(&self) -> bool {
-        // Relaxed: a hint. What is reserved between this and the caller's reservation is far less than a buffer.
+        // Relaxed: a hint. What is reserved between this call and the caller's reservation is far less than a buffer.
         self.needed() > self.prepared.load(Ordering::Relaxed)
     }
 
-    /// Keeps so many bytes more, and so many fewer, of the room that is [admitted](Self::admit) for what [undoes](Self::admit_undo)
-    /// transactions.
+    /// Keeps `more` additional bytes, and `fewer` bytes less, of the room that is [admitted](Self::admit) for
+    /// [undoing](Self::admit_undo) transactions.
     pub fn keep_for_undo(&self, more: u64, fewer: u64) {
-        // Relaxed: it grows before the changes that need it, and there is a buffer beside it.
+        // Relaxed: it grows before the changes that need it, and there is a buffer in addition.
         if more >= fewer {
             self.for_undo.fetch_add(more - fewer, Ordering::Relaxed);
         } else {
@@ -50,8 +51,8 @@ impl Log {
         }
     }
 
-    /// Removes the files that are kept for later segments, so that something else finds room on the device. Returns whether there were
-    /// some. What is [admitted](Self::admit) has its segments all the same.
+    /// Removes the files that are kept for later segments, so that others find room on the device. Returns whether
+    /// there were any. What has been [admitted](Self::admit) still has its segments.
     pub fn give_up_idle(&self) -> bool {
         let mut device = self.device();
         let idle: Vec<u64> = iter::from_fn(|| device.take_idle()).map(|(number, _)| number).collect();

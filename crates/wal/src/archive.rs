@@ -1,8 +1,8 @@
 //! The archive of a log: a directory to which segments are copied before the log gives them up.
 //!
-//! Each file holds what one segment has from its beginning to its end, or to where the log ended in it. It is written under
-//! another name and renamed when it is durable, so a file that has its name is whole. Names are in the order of the log. A file
-//! says where the log ended before it: so one that is missing in between is noticed.
+//! Each file holds what one segment has from its beginning to its end, or to where the log ended in it. A file is
+//! written under another name and renamed when it is durable, so a file that has its final name is complete. Names are
+//! in log order. A file says where the log ended before it, so a missing file is noticed.
 
 use crate::{
     ArchiveError, ArchivedPart, Record,
@@ -14,9 +14,9 @@ use std::{collections::VecDeque, io, sync::Arc};
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
 
-/// The name of a file that is being written.
+/// The name of a file while it is written.
 const UNFINISHED: &str = "log.unfinished";
-/// How much is read and written at once, in bytes.
+/// How many bytes are read and written at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The archive of the log of one database.
@@ -26,14 +26,14 @@ pub struct Archive {
     database: [u8; 16],
 }
 
-/// What becomes a part of an archive.
+/// A segment that is to become a part of an archive.
 pub(crate) struct PartSource {
     pub part: ArchivedPart,
     /// The file of the segment.
     pub file: Arc<dyn File>,
-    /// What the next segment says of its checksum.
+    /// The checksum that the next segment has of it.
     pub checksum: Option<u64>,
-    /// Where the log may have ended before it: there, or, if nothing was written after that, before.
+    /// Where the log may have ended before it: in the segment before, or earlier, if nothing was written to that.
     pub follows: Vec<Lsn>,
 }
 
@@ -43,7 +43,7 @@ impl Archive {
         Self { directory, database }
     }
 
-    /// The parts that there are, in their order.
+    /// The parts in the archive, in order.
     ///
     /// # Errors
     /// If the directory cannot be read, or a file is damaged or of another database.
@@ -59,7 +59,7 @@ impl Archive {
         self.names()?.last().map(|name| self.part(name)).transpose()
     }
 
-    /// Reads the records from `from` on, which is where one begins or the log ended once.
+    /// Reads the records from `from` on, where a record begins or the log once ended.
     ///
     /// # Errors
     /// [`ArchiveError::Missing`] if the archive does not have that place, and as for [`parts`](Self::parts).
@@ -67,11 +67,12 @@ impl Archive {
         self.read_then(from, Box::new(|_| None))
     }
 
-    /// [`read`](Self::read), if a record goes on where the archive ends yet: `rest` gives the part of the log that begins there.
+    /// As [`read`](Self::read), if a record continues beyond the archive: `rest` gives the part of the log from there
+    /// on.
     pub(crate) fn read_then(&self, from: Lsn, rest: Rest) -> Result<ArchiveReader, ArchiveError> {
         let mut names: VecDeque<String> = self.names()?.into();
         let first = name_at(from);
-        // The last that begins at or before the place, and then those after it.
+        // The last part that begins at or before the place, and those after it.
         names.drain(..names.partition_point(|name| *name <= first).saturating_sub(1));
         let mut next = names.pop_front().map(|name| self.part(&name)).transpose()?;
         let oldest = next.map(|part| part.follows);
@@ -101,7 +102,7 @@ impl Archive {
         })
     }
 
-    /// The names of the parts. Those have 16 hexadecimal digits, so their order is that of the log.
+    /// The names of the parts. They have 16 hexadecimal digits, so their order is that of the log.
     fn names(&self) -> Result<Vec<String>, ArchiveError> {
         let names = self.directory.names().map_err(|source| ArchiveError::Read { source })?;
         let is_part = |name: &String| {
@@ -133,7 +134,7 @@ impl Archive {
         Ok(self.directory.open(name, &options)?)
     }
 
-    /// Appends what a part holds to `window`.
+    /// Appends the contents of a part to `window`.
     fn load(&self, part: &ArchivedPart, window: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let file = self.open(&part.name())?;
         let before = window.len();
@@ -147,7 +148,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Copies a part of the log, durably, after those that end at `end`. It takes the place of one that ends earlier.
+    /// Copies a part of the log, durably, after the parts that end at `end`. It replaces a copy that ends earlier.
     pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
         let former = self.check_former(source)?;
         let mut part = source.part;
@@ -178,7 +179,7 @@ impl Archive {
             part.encode(page);
             file.write_from(0, page)?;
             file.sync()?;
-            // It is locked as long as it is open, and may be read as soon as it has its name.
+            // The file is locked while it is open, and may be read as soon as it has its name.
             drop(file);
             self.directory.rename(UNFINISHED, &part.name())?;
             self.directory.sync()
@@ -186,7 +187,7 @@ impl Archive {
         finish().map_err(write_error)
     }
 
-    /// Whether what is there of a part is how it begins. If not, the database is a copy of one that has gone on otherwise.
+    /// Checks that the part begins with what the archive has of it. If not, the database is a copy that has diverged.
     fn check_former(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
         let name = source.part.name();
         if !self.names()?.contains(&name) {
@@ -194,7 +195,7 @@ impl Archive {
         }
         let former = match self.part(&name) {
             Ok(former) => former,
-            // It is written anew.
+            // The part is written again.
             Err(ArchiveError::Damaged { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -208,7 +209,7 @@ impl Archive {
     }
 }
 
-/// Gives what a part holds, which begins after the first page of a file, to `take`, piece by piece.
+/// Gives the contents of a part, after the first page of a file, to `take`, piece by piece.
 fn copy(
     file: &dyn File,
     part: &ArchivedPart,
@@ -227,7 +228,7 @@ fn copy(
     Ok(())
 }
 
-/// Appends what a part holds to `window`.
+/// Appends the contents of a part to `window`.
 fn append(file: &dyn File, part: &ArchivedPart, window: &mut Vec<u8>) -> io::Result<()> {
     copy(file, part, |_, bytes| {
         window.extend_from_slice(bytes);
@@ -238,24 +239,24 @@ fn append(file: &dyn File, part: &ArchivedPart, window: &mut Vec<u8>) -> io::Res
 /// Gives the part of the log that begins at a place, if the log has it.
 pub(crate) type Rest = Box<dyn Fn(Lsn) -> Option<PartSource> + Send + Sync>;
 
-/// Reads the records of an archive in order, a part at a time.
+/// Reads the records of an archive in order, one part at a time.
 pub struct ArchiveReader {
     archive: Archive,
-    /// What is still to be read: the next part, and the names of the others.
+    /// What is still to be read: the next part, and the names of the later ones.
     next: Option<ArchivedPart>,
     names: VecDeque<String>,
     rest: Rest,
-    /// Where the next frame begins, and up to where the window reaches.
+    /// Where the next frame begins, and where the window ends.
     at: Lsn,
     end: Lsn,
     salt: u64,
     window: Vec<u8>,
-    /// A part has been loaded.
+    /// Whether a part has been loaded.
     is_begun: bool,
 }
 
 impl ArchiveReader {
-    /// The next record; none at the end of the archive.
+    /// The next record; `None` at the end of the archive.
     ///
     /// # Errors
     /// If a part is missing or damaged, or cannot be read.
@@ -283,7 +284,7 @@ impl ArchiveReader {
         self.at
     }
 
-    /// The frame at the present place; none if the window does not have all of it.
+    /// The frame at the current place; `None` if the window does not have all of it.
     fn frame(&self) -> Result<Option<FrameHeader>, ArchiveError> {
         let rest = (self.end.0 - self.at.0) as usize;
         let bytes = self.window.get(self.window.len() - rest..).unwrap_or_default();

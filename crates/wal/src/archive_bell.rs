@@ -3,7 +3,7 @@
 use std::time::Duration;
 use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
 
-/// Tells the archiver of a log that there is something to do.
+/// Tells the archiver of a log that there is work to do.
 #[derive(Default)]
 pub(crate) struct ArchiveBell {
     state: Mutex<BellState>,
@@ -27,7 +27,7 @@ impl ArchiveBell {
         self.rung.notify_all();
     }
 
-    /// Waits until it rings, or for so long; false if it is to end.
+    /// Waits until it rings, or for `pause`; returns false if the thread is to end.
     pub fn wait(&self, pause: Option<Duration>) -> bool {
         let waits = |state: &mut BellState| !state.is_stopped && (pause.is_some() || !state.is_rung);
         let state = lock(&self.state);

@@ -4,11 +4,11 @@ use std::io;
 use vellum_base::Lsn;
 use vellum_vm::VmError;
 
-/// Why the log could not be archived, or its archive not be read.
+/// Why the log could not be archived, or its archive could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// It cannot be written.
+    /// The archive cannot be written.
     #[error(
         "cannot write the archive of the log: {source}. Make room, or make its directory writable; it is tried again"
     )]
@@ -16,16 +16,16 @@ pub enum ArchiveError {
         /// What the system reports.
         source: io::Error,
     },
-    /// It cannot be read.
+    /// The archive cannot be read.
     #[error("cannot read the archive of the log: {source}")]
     Read {
         /// What the system reports.
         source: io::Error,
     },
-    /// A file of it cannot be opened or made.
+    /// A file of the archive cannot be opened or made.
     #[error("cannot open the archive of the log: {0}")]
     Open(#[from] VmError),
-    /// It belongs to another database.
+    /// The archive belongs to another database.
     #[error(
         "the directory holds the archived log of another database, or of this one before it was restored or was changed without \
          a log: name another directory, or an empty one"
@@ -47,7 +47,7 @@ pub enum ArchiveError {
         /// The file.
         name: String,
     },
-    /// A file holds something that the log has not.
+    /// A file holds something that the log does not have.
     #[error(
         "{name} of the archive holds something else than the log of this database, which seems to be a copy of one that has gone \
          on: name another directory for its archive"
@@ -56,7 +56,7 @@ pub enum ArchiveError {
         /// The file.
         name: String,
     },
-    /// What the log holds is not what was written.
+    /// The log does not hold what was written to it.
     #[error(
         "the log is damaged after {at}, and cannot be archived: take a backup of the database, which does not need it"
     )]
@@ -64,7 +64,7 @@ pub enum ArchiveError {
         /// Where the segment begins.
         at: Lsn,
     },
-    /// A record of the archive is not whole.
+    /// A record in the archive is incomplete.
     #[error("the archive cannot be read at {at}: what follows was not archived whole, or is damaged")]
     Record {
         /// The record.

@@ -1,4 +1,4 @@
-//! What a file of the archive of a log looks like: see *Archived log* in FILE_FORMAT.md.
+//! The format of a file in the archive of a log: see *Archived log* in FILE_FORMAT.md.
 
 use crate::ArchiveError;
 use vellum_base::{Bytes, Lsn, PAGE_SIZE, checksum};
@@ -9,20 +9,20 @@ const ARCHIVE_VERSION: u32 = 1;
 /// How the names of the files begin.
 pub(crate) const PREFIX: &str = "log-";
 
-/// A part of a log, as an archive has it: a file.
+/// A part of a log in an archive: one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArchivedPart {
-    /// Whose log it is.
+    /// The database that the log belongs to.
     pub database: [u8; 16],
     /// The timeline of its records.
     pub timeline: u64,
-    /// It holds the log from here.
+    /// The place at which its contents begin.
     pub start: Lsn,
-    /// To here.
+    /// The place at which its contents end.
     pub end: Lsn,
     /// Where the log ended before it: where another part ends, if none is missing.
     pub follows: Lsn,
-    /// Of what it holds.
+    /// The checksum of its contents.
     pub checksum: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Archiving the log while it is written: what is not in the archive yet the log keeps.
+//! Archives the log while it is written: the log keeps what is not in the archive yet.
 //!
-//! A segment is copied once the next one has been begun, because it is durable then; and what the present one holds when the
-//! database is closed or [`LogArchiver::archive_all`] is called. What fails is tried again; meanwhile the log grows.
+//! A segment is copied once the next one has been begun, because it is durable then. What the current segment holds is
+//! copied when the database is closed or [`LogArchiver::archive_all`] is called. After a failure it is tried again;
+//! meanwhile the log grows.
 //!
-//! Lock order: the turn; the log's locks. What is known of the archive is locked for moments.
+//! Lock order: the turn; the log's locks. The state is locked only for moments.
 
 use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, plant::Bug};
 use std::{io, sync::Arc, time::Duration};
@@ -16,18 +17,18 @@ use vellum_base::primitive::{
 /// How long the thread waits after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How far the archive of a log is.
+/// How far the archive of a log reaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArchiveState {
-    /// Everything before this place of the log is in the archive; none as long as the archive could not be looked at.
+    /// Everything before this place in the log is in the archive; `None` until the archive could be examined.
     pub end: Option<Lsn>,
-    /// The archive lacks the log between these places: it was not archived when that was written.
+    /// The archive lacks the log between these places, which was written while there was no archive.
     pub gap: Option<(Lsn, Lsn)>,
-    /// Why nothing can be archived now. It is tried again every second; the log keeps what is not archived.
+    /// Why nothing can be archived now. It is retried every second; the log keeps what is not archived.
     pub error: Option<String>,
 }
 
-/// Copies a log to its archive. It ends when this is dropped; what is not archived then the next one copies.
+/// Copies a log to its archive. It stops when this is dropped; the next archiver copies what is not archived then.
 #[must_use = "nothing is archived once it is dropped"]
 pub struct LogArchiver {
     shared: Arc<Shared>,
@@ -37,7 +38,7 @@ pub struct LogArchiver {
 struct Shared {
     log: Arc<Log>,
     archive: Archive,
-    /// By what name the log knows what is kept.
+    /// The key under which the log keeps what is not archived.
     kept: u64,
     /// Held by the thread that copies.
     turn: Mutex<()>,
@@ -45,7 +46,7 @@ struct Shared {
 }
 
 impl LogArchiver {
-    /// Keeps everything that the log has, and begins to archive it.
+    /// Makes the log keep everything that it has, and begins to archive it.
     ///
     /// # Errors
     /// If the system has no room for a thread.
@@ -64,7 +65,7 @@ impl LogArchiver {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// How far it is.
+    /// How far the archive reaches.
     pub fn state(&self) -> ArchiveState {
         lock(&self.shared.state).clone()
     }
@@ -74,11 +75,11 @@ impl LogArchiver {
         &self.shared.archive
     }
 
-    /// Archives all that has been appended until now. If it `is_last`, also where the log ends to which nothing was appended: the next
-    /// one says that it follows on that.
+    /// Archives everything appended until now. If it `is_last`, an empty last segment is archived too: the next log
+    /// says that it follows on that.
     ///
     /// # Errors
-    /// If the log cannot be made durable, or the archive not be written: [`LogError::Archive`].
+    /// If the log cannot be made durable, or the archive cannot be written: [`LogError::Archive`].
     pub fn archive_all(&self, is_last: bool) -> Result<Lsn, LogError> {
         self.shared.log.flush_all(Durability::Synced)?;
         let end = self.shared.log.horizon(Durability::Synced);
@@ -91,14 +92,14 @@ impl Drop for LogArchiver {
     fn drop(&mut self) {
         self.shared.log.archive_bell().stop();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there would be nothing to do about it here.
+            // The thread does not panic; if it did, nothing could be done about it here.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Copies what is finished, and what the present segment holds up to `to`, if that is given.
+    /// Copies finished segments, and what the current one holds up to `to`, if given.
     fn copy(&self, to: Option<Lsn>, with_blank: bool) -> Result<(), ArchiveError> {
         let _turn = lock(&self.turn);
         let copied = self.copy_in_turn(to, with_blank);
@@ -132,10 +133,10 @@ impl Shared {
         Ok(())
     }
 
-    /// The log may give up what is archived.
+    /// Lets the log give up what is archived.
     fn release(&self, end: Lsn) {
         self.log.kept().keep(self.kept, end);
-        // What cannot be removed is used again, or removed, after the log has been opened the next time.
+        // A file that cannot be removed is reused, or removed, after the log has been opened again.
         let _ = self.log.discard_again();
     }
 }

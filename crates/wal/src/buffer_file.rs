@@ -1,11 +1,12 @@
-//! The file in which the buffer of the log lies, so that what is in the buffer survives the process.
+//! The file in which the log's buffer lies, so that the contents of the buffer survive the process.
 //!
 //! # Invariants
-//! - A frame has one place in one timeline, and is written there once. So whichever of file and segments has a whole frame for a place
-//!   of a timeline, it is the frame.
-//! - What is released of the buffer is in segments, in whole frames: so a killed process leaves each frame whole in one of both.
-//! - The file is taken for the next timeline only when all that was found in it is in segments, and durable there.
-//! - Nothing syncs it. A crash of the machine leaves any part of it, old and new; the checksums of frames tell what is of use.
+//! - A frame has one place in one timeline, and is written there once. So if the file or the segments have a whole
+//!   frame for a place of a timeline, it is the frame.
+//! - Released parts of the buffer are in segments, in whole frames. So a killed process leaves each frame whole in one.
+//! - The file is used for the next timeline only when everything found in it is in segments, and durable there.
+//! - Nothing syncs the file. A crash of the machine leaves any part of it, old or new; checksums show which frames
+//!   count.
 
 use crate::{
     LogError, LogOptions,
@@ -21,24 +22,25 @@ use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, IoEngin
 pub(crate) const BUFFER: &str = "buffer";
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The file of the buffer of a log that is open.
+/// The buffer file of an open log.
 pub(crate) struct BufferFile {
     pub words: Arc<WordTable>,
-    /// Locks it as long as the words are used.
+    /// Keeps the file locked while the words are used.
     pub _file: Arc<dyn File>,
 }
 
 impl BufferFile {
-    /// The file for the buffer of a timeline that begins.
+    /// The file for the buffer of a new timeline.
     ///
     /// # Errors
-    /// What keeps it from being made or mapped: the buffer lies in memory then, and what is in it is with the operating system when it
-    /// has been written to segments.
+    /// If it cannot be made or mapped. Then the buffer lies in memory, and records are with the operating system once
+    /// they have been written to segments.
     pub fn begin(directory: &dyn Directory, options: &LogOptions, timeline: u64) -> io::Result<Self> {
         let file =
             directory.open(BUFFER, &file_options(CreateMode::OpenOrCreate)).map_err(io::Error::other)?;
         let bytes = PAGE + options.buffer_bytes;
-        // From nothing: a copy of a file may have holes, or share its room with others, and need some when words are stored.
+        // From scratch: a copy of a file may have holes, or share its blocks with others, and need room when words are
+        // stored.
         file.truncate(0)?;
         file.grow(bytes)?;
         let mut page = AlignedBuffer::new(PAGE_SIZE);
@@ -49,17 +51,17 @@ impl BufferFile {
     }
 }
 
-/// What a process has left in the file of its buffer.
+/// What a process has left in its buffer file.
 pub(crate) struct LeftBuffer {
     pub timeline: u64,
     bytes: AlignedBuffer,
 }
 
 impl LeftBuffer {
-    /// What the file holds, if it belongs to the database.
+    /// The contents of the file, if it belongs to the database.
     ///
     /// # Errors
-    /// If there is a file that cannot be read, or of a later version.
+    /// If there is a file that cannot be read, or that is of a later version.
     pub fn find(directory: &dyn Directory, options: &LogOptions) -> Result<Option<Self>, LogError> {
         let failed = |source| LogError::Files { action: "read the buffer", source };
         if !directory.names().map_err(failed)?.iter().any(|name| name == BUFFER) {
@@ -82,8 +84,8 @@ impl LeftBuffer {
         Ok(Some(Self { timeline, bytes: contents }))
     }
 
-    /// The frames that follow on one another from `at` on, in the timeline with this salt: up to where there is none, or one of an
-    /// earlier lap, or one that was being written.
+    /// The consecutive frames from `at` on, in the timeline with this salt, up to where there is none, or one of an
+    /// earlier lap, or one that was still being written.
     pub fn frames(&self, at: u64, salt: u64, options: &LogOptions) -> Vec<u8> {
         let mut frames = Vec::new();
         while frames.len() < self.bytes.len()
@@ -121,7 +123,7 @@ impl LeftBuffer {
         Some(header)
     }
 
-    /// A planted bug: frames after a gap follow on what is before it.
+    /// A planted bug: takes frames after a gap as if they followed on what is before the gap.
     #[cold]
     fn pass_over_gap(&self, at: u64, salt: u64, options: &LogOptions, frames: &mut Vec<u8>) {
         let gaps = (ALIGNMENT..PAYLOAD_BYTES_MAX as u64).step_by(ALIGNMENT as usize);
@@ -138,7 +140,7 @@ impl LeftBuffer {
         }
     }
 
-    /// So many bytes of the log at a place, which may run over the end of the buffer; none if they are more than it has.
+    /// The `bytes` of the log at a place, which may wrap around the end of the buffer; `None` if the buffer has fewer.
     fn copy(&self, at: u64, bytes: usize) -> Option<Vec<u8>> {
         let from = (at & (self.bytes.len() as u64 - 1)) as usize;
         let ahead = bytes.min(self.bytes.len() - from);
@@ -148,7 +150,7 @@ impl LeftBuffer {
     }
 }
 
-/// Appends a frame as it lies in the log: zeroes follow on the payload.
+/// Appends a frame as it lies in the log, with zeroes after the payload.
 fn push_frame(header: &FrameHeader, payload: &[u8], frames: &mut Vec<u8>) {
     let end = frames.len() + header.bytes() as usize;
     frames.extend(header.encode().iter().flat_map(|word| word.to_le_bytes()));
@@ -156,7 +158,7 @@ fn push_frame(header: &FrameHeader, payload: &[u8], frames: &mut Vec<u8>) {
     frames.resize(end, 0);
 }
 
-/// Mapped words and reads agree if the file is read by way of the page cache.
+/// Mapped words and reads agree if the file is read through the page cache.
 fn file_options(create: CreateMode) -> FileOptions {
     FileOptions { create, direct: Some(false), engine: Some(IoEngine::Pread), ..FileOptions::default() }
 }

@@ -1,4 +1,4 @@
-//! How the file of the log's buffer begins.
+//! The format of the first page of the buffer file.
 //!
 //! | bytes of its first page | what |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | 40..48 | size of the buffer in bytes |
 //! | 4088..4096 | checksum of the bytes before |
 //!
-//! All numbers are little-endian; what is not named is zero. The buffer follows: the byte of the log at `lsn` lies at `lsn` modulo the
-//! size of the buffer.
+//! All numbers are little-endian; all other bytes are zero. The buffer follows: the byte of the log at `lsn` lies at
+//! `lsn` modulo the size of the buffer.
 
 use crate::{LogError, LogOptions};
 use vellum_base::{PAGE_SIZE, checksum};

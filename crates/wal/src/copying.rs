@@ -1,28 +1,28 @@
-//! Copying the log while it is written, for a backup: what is copied is kept until it has been.
+//! Copies the log while it is written, for a backup: the log keeps what has not been copied.
 
 use crate::{Log, LogError, LogKeeper, Record, segment::Geometry};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::AlignedBuffer;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// How much is copied at once, in bytes.
+/// How many bytes are copied at once.
 const PART_BYTES: u64 = 1 << 20;
 
-/// Pages of the file of a segment.
+/// Pages of a segment's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPart<'p> {
     /// The number of the segment.
     pub segment: u64,
-    /// Where in its file they lie, in bytes.
+    /// Their offset in the file, in bytes.
     pub offset: u64,
     /// Whole pages.
     pub bytes: &'p [u8],
 }
 
-/// Copies a log from a place on. What has not been copied is not given up meanwhile.
+/// Copies a log from a place on. What has not been copied is not given up.
 pub struct LogCopy<'l> {
     log: &'l Log,
-    /// By what name the log knows what is kept.
+    /// The key under which the log keeps what is not copied.
     kept: u64,
     geometry: Geometry,
     /// Up to where records have been shown.
@@ -33,17 +33,17 @@ pub struct LogCopy<'l> {
 }
 
 impl Log {
-    /// Copies the log from `from` on, which is where a record begins or the log ended once, while it goes on. Nothing from there
+    /// Copies the log from `from` on, where a record begins or the log once ended, while it grows. Nothing from there
     /// on is given up before it has been copied.
     ///
     /// # Errors
     /// [`LogError::Missing`] if it has been given up.
     pub fn copy(&self, from: Lsn) -> Result<LogCopy<'_>, LogError> {
-        // Nothing is discarded meanwhile.
+        // Nothing is discarded under this lock.
         let mut kept = self.kept();
         let device = self.device();
         let geometry = device.geometry();
-        // What ends where a segment would begin needs nothing of it.
+        // A log that ends where a segment would begin needs nothing of that segment.
         let is_there = !device.begun_segments(geometry.number(from.0), from.0 + 1).is_empty();
         if from.0 < device.written() && !is_there {
             return Err(LogError::Missing { from, oldest: Lsn(0) });
@@ -62,13 +62,13 @@ impl LogCopy<'_> {
         self.geometry.segment_bytes
     }
 
-    /// Copies what follows up to `to`, where a record begins or the log ends, and before which all is durable: gives the pages
-    /// of segments to `write`, and the records to `show`. Of a page that is not full yet the rest is zero, and it comes again
-    /// the next time. What was copied the log may give up.
+    /// Copies what follows up to `to`, where a record begins or the log ends, and before which everything is durable:
+    /// gives the pages of segments to `write`, and the records to `show`. The rest of a page that is not full is zero,
+    /// and the page comes again the next time. The log may give up what has been copied.
     ///
     /// # Errors
-    /// [`LogError::Hole`] and [`LogError::Missing`] if records are not there, those of `write` and `show`, and what the system
-    /// reports.
+    /// [`LogError::Hole`] and [`LogError::Missing`] if records are missing, the errors of `write` and `show`, and what
+    /// the system reports.
     pub fn advance<E: From<LogError>>(
         &mut self,
         to: Lsn,
@@ -84,7 +84,7 @@ impl LogCopy<'_> {
             let end = to.0.min(self.geometry.start(number + 1));
             let mut at = self.copied.max(start);
             at -= (at - start) % PAGE;
-            // The first page of the file, which tells what it is, comes along with the segment's beginning.
+            // The first page of the file, which describes it, comes along with the segment's beginning.
             let mut offset = if at == start { 0 } else { self.geometry.offset(at) };
             let stop = PAGE + (end - start);
             while offset < stop {

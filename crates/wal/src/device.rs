@@ -1,4 +1,4 @@
-//! Writing the log to its segments. One thread at a time does this.
+//! Writes the log to its segments, one thread at a time.
 
 use crate::{
     ArchivedPart, Durability, LogError, LogReader,
@@ -15,14 +15,14 @@ use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, File};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// How much is written at once, at most.
+/// The most bytes that are written at once.
 const PART_BYTES: u64 = 256 << 10;
-/// How much of a file that was never written is written at least, if that pays.
+/// How many bytes of a file that was never written are written at least, if that pays.
 const BLANK_BYTES_MIN: u64 = 64 << 10;
 
 /// How a write failed.
 pub(crate) enum WriteError {
-    /// The next segment is not prepared; what was written is written.
+    /// The next segment is not prepared; what was written stays written.
     NoSegment,
     /// What the files hold is unknown.
     Failed(io::Error),
@@ -40,20 +40,20 @@ pub(crate) struct Device {
     /// The segment that is being written, and its number.
     file: Arc<dyn File>,
     number: u64,
-    /// Up to where the file was written before, or has been since.
+    /// Up to where the file has been written, in this life or before.
     used: u64,
-    /// The checksum of what has been written to it.
+    /// The checksum of what has been written to the segment.
     checksum: ChecksumStream,
-    /// Up to where the log has been written, and up to where records have been checked: the end of one.
+    /// Up to where the log has been written, and the end of the last record that has been checked.
     written: u64,
     checked: u64,
     /// The end of the last record that has been written whole.
     released: u64,
-    /// The end of the last record that has been written whole when all was written that was there, and of the last one that is durable.
+    /// The end of the last whole record after the last complete write, and of the last record that is durable.
     whole: u64,
     synced: u64,
     scratch: AlignedBuffer,
-    /// Whether something has been written since the last sync, and part of it into the system's page cache.
+    /// Whether something was written since the last sync, and whether part of it went into the system's page cache.
     is_unsynced: bool,
     is_cached: bool,
 }
@@ -95,7 +95,7 @@ impl Device {
             is_unsynced: false,
             is_cached: false,
         };
-        // After a close the log before is gone; what has archived it knows where it ended.
+        // After a close the former log is gone; its archive knows where it ended.
         let least = device.files.options.least.0.min(written);
         let (lsn, checksum) = previous.map_or((least, 0), |end| (end.lsn, end.checksum));
         device.write_header(lsn, checksum).map_err(failed)?;
@@ -108,18 +108,19 @@ impl Device {
         self.synced
     }
 
-    /// Where the log goes on.
+    /// Up to where the log has been written.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// With what the frames of this timeline are salted.
+    /// The salt of this timeline's frames.
     pub fn salt(&self) -> u64 {
         crate::segment::salt(self.files.options.database, self.timeline)
     }
 
-    /// Writes what the ring holds; says up to where that is. What is not to be synced at once goes into the page cache, which is
-    /// ten times as fast; past it, write and sync are faster together. What is in the page cache is not written past it.
+    /// Writes what the ring holds, and returns up to where that is. What is not to be synced at once goes into the page
+    /// cache, which is ten times as fast; past it, write and sync are faster together. What is in the page cache is not
+    /// written past it.
     pub fn write(&mut self, ring: &Ring, durability: Durability) -> Result<u64, WriteError> {
         let to = ring.advance();
         let goes_ahead = durability == Durability::Synced && to - self.written <= FEW_BYTES;
@@ -139,7 +140,7 @@ impl Device {
                 outcome?;
             }
             self.written = part_end;
-            // A record is whole in the ring or in segments, whenever the process ends.
+            // Whenever the process ends, a record is whole in the ring or in segments.
             self.released = if self.files.options.planted(Bug::ReleasedInPart) { part_end } else { whole };
             ring.release(self.released);
         }
@@ -147,10 +148,10 @@ impl Device {
         Ok(to)
     }
 
-    /// Makes sure that each record that begins in a part which has been copied is what was put into the ring, where records are filled up to
-    /// `to`; says where the last one ends that is whole by the end of the part. If the ring is a file that is mapped, and the system could not
-    /// write a page of that, it may have dropped the page and read the old one again: that must not get into the segments and be
-    /// acknowledged.
+    /// Checks that each record that begins in the copied part is what was put into the ring, where records are filled
+    /// up to `to`. Returns the end of the last record that is whole by the end of the part. If the ring is a mapped
+    /// file, and the system could not write a page of it, the system may have dropped the page and read the old one
+    /// again: that must not reach the segments and be acknowledged.
     fn check(&mut self, ring: &Ring, part_end: u64, to: u64) -> io::Result<u64> {
         let (salt, from) = (self.salt(), self.written - self.written % PAGE);
         let part = self.scratch.get(..(part_end - from) as usize).unwrap_or_default();
@@ -166,11 +167,11 @@ impl Device {
             let header = header.filter(|header| header.bytes() <= to - at);
             let is_sound = header.is_some_and(|header| {
                 let is_sound = |frame: &[u8]| header.is_of(self.files.options.seed(salt, at), frame);
-                // In memory that is the process's own, nothing is lost.
+                // In the process's own memory nothing gets lost.
                 !ring.is_shared()
                     || match rest.get(..header.bytes() as usize) {
                         Some(frame) => is_sound(frame),
-                        // It goes beyond the part.
+                        // The frame reaches beyond the part.
                         None => is_sound(&ring.copy(at, header.bytes())),
                     }
             });
@@ -214,7 +215,7 @@ impl Device {
         self.files.prepared.insert(self.number_unprepared(), made);
     }
 
-    /// Up to where there are segments.
+    /// The end of the last segment that exists.
     pub fn prepared_end(&self) -> u64 {
         self.files.geometry.start(self.number_unprepared())
     }
@@ -224,17 +225,17 @@ impl Device {
         LogReader::again(&self.files, from, self.timeline)
     }
 
-    /// Reads the records from `from` up to `to`, before which all is durable, and nothing before them.
+    /// Reads the records from `from` up to `to`, before which everything is durable, and nothing before `from`.
     pub fn follow(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
         LogReader::follow(&self.files, from, to)
     }
 
-    /// Reads the records from `from` up to `to`, before which all is durable.
+    /// Reads the records from `from` up to `to`, before which everything is durable.
     pub fn read_range(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
         LogReader::range(&self.files, from, to)
     }
 
-    /// The files of the segments from number `first` on that have been begun and hold something before `to`, in their order.
+    /// The files of the segments from number `first` on that have been begun and hold something before `to`, in order.
     pub fn begun_segments(&self, first: u64, to: u64) -> Vec<(u64, Arc<dyn File>)> {
         let begun = self.files.segments.range(first..=self.files.geometry.number(to.saturating_sub(1)));
         begun.map(|(number, segment)| (*number, segment.file.clone())).collect()
@@ -245,9 +246,9 @@ impl Device {
         self.number
     }
 
-    /// What the segments hold that is finished: up to where the next one says that the log ended, in the last one up to `to`; of that
-    /// also nothing, if `with_blank`. One is not finished as long as the record that leaves it is not durable: a crash would have the
-    /// log end before it.
+    /// The finished contents of the segments: up to where the next segment says that the log ended, and in the last one
+    /// up to `to`. With `with_blank`, the last one is included even if it is empty. A segment is not finished before
+    /// the record that leaves it is durable: after a crash the log would end before that record.
     pub fn finished_parts(&self, to: u64, with_blank: bool) -> Vec<PartSource> {
         let geometry = self.files.geometry;
         let mut parts = Vec::new();
@@ -275,7 +276,7 @@ impl Device {
                     follows: Lsn(header.previous_end),
                     checksum: 0,
                 };
-                // A timeline that ended where a segment does knows the checksum of what follows on it, which is nothing.
+                // A timeline that ended with a segment has the checksum of what follows on it, which is nothing.
                 let is_whole = end == geometry.start(number + 1);
                 let told = next.filter(|next| next.previous_end == end && next.previous_checksum != 0);
                 let told = told.filter(|next| !is_whole || next.timeline == header.timeline);
@@ -294,7 +295,7 @@ impl Device {
         self.files.geometry
     }
 
-    /// Gives up what was prepared after `wanted`, but for a segment. The numbers of what is to be removed, before another segment is made.
+    /// Gives up prepared segments after `wanted`, but one. Returns the numbers to be removed before a segment is made.
     pub fn give_up_prepared(&mut self, wanted: u64) -> Vec<u64> {
         let mut removed = Vec::new();
         while self.prepared_end().saturating_sub(2 * self.files.geometry.payload()) > wanted
@@ -305,7 +306,7 @@ impl Device {
         removed
     }
 
-    /// Gives up the segments that lie before `lsn`, for new ones. The numbers of those that are to be removed.
+    /// Gives up the segments before `lsn`, for reuse. Returns the numbers of those to be removed.
     pub fn discard(&mut self, lsn: u64) -> Vec<u64> {
         let mut first = self.files.geometry.number(lsn).min(self.number);
         if self.files.options.planted(Bug::RecycledTooEarly) {
@@ -320,7 +321,7 @@ impl Device {
         self.files.segments.first_key_value().is_some_and(|(number, _)| *number < first)
     }
 
-    /// How long the segments are that have been begun.
+    /// How many bytes the segments have that have been begun.
     pub fn begun_bytes(&self) -> u64 {
         self.files.segments.len() as u64 * self.files.geometry.segment_bytes
     }
@@ -328,7 +329,7 @@ impl Device {
     fn next_segment(&mut self) -> Result<(), WriteError> {
         let number = self.number + 1;
         let Some(made) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };
-        // The next segment says where this one ends, so this one is durable first.
+        // The next segment says where this one ends, so this one must be durable first.
         if !self.files.options.planted(Bug::SegmentBeforeSync) {
             self.sync()?;
         }
@@ -356,10 +357,10 @@ impl Device {
         Ok(())
     }
 
-    /// Copies a part that lies in the segment and fits the scratch buffer; how many bytes are to be written there. Its first page is written from
-    /// its beginning, its last one with zeroes after the end: what is being copied there is not shown to the device. If it `goes_ahead`
-    /// where the file was never written, more zeroes follow, about as many bytes as the segment holds: the syncs of what comes there next are
-    /// faster, and a log that remains short costs little.
+    /// Copies a part that lies in the segment and fits into the scratch buffer; returns how many bytes to write. The
+    /// first page is written from its beginning, the last one with zeroes after the end: what is still being filled
+    /// there is not shown to the device. If it `goes_ahead` where the file was never written, more zeroes follow, about
+    /// as many bytes as the segment holds: the next syncs there are faster, and a log that remains short costs little.
     fn copy_part(&mut self, ring: &Ring, to: u64, goes_ahead: bool) -> usize {
         let from = self.written - self.written % PAGE;
         let (bytes, offset) = ((to - from) as usize, self.files.geometry.offset(from));
@@ -378,7 +379,7 @@ impl Device {
         length as usize
     }
 
-    /// Writes so many bytes of the part that has been copied, up to `to`.
+    /// Writes `length` bytes of the part that has been copied, up to `to`.
     fn write_part(&mut self, to: u64, length: usize) -> io::Result<()> {
         let from = self.written - self.written % PAGE;
         let offset = self.files.geometry.offset(from);

@@ -5,6 +5,6 @@
 pub enum Durability {
     /// The operating system has it: it survives the end of the process.
     Buffered,
-    /// The device has it: it survives the loss of power.
+    /// The device has it: it survives a loss of power.
     Synced,
 }

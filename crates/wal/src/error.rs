@@ -15,22 +15,22 @@ pub enum LogError {
          two and at least 8192"
     )]
     Option {
-        /// Which.
+        /// Which option.
         option: &'static str,
-        /// What it was.
+        /// The value that was given.
         bytes: u64,
     },
 
-    /// A record is longer than the log takes.
+    /// A record is longer than the log allows.
     #[error("a log record of {bytes} bytes is too long: at most {bytes_max} bytes fit")]
     RecordTooLong {
         /// Its length.
         bytes: usize,
-        /// The longest.
+        /// The longest allowed length.
         bytes_max: usize,
     },
 
-    /// A segment could not be made. Nothing is lost: what waits is written when one can be made.
+    /// A segment could not be made. Nothing is lost: pending records are written when a segment can be made.
     #[error(
         "cannot make the next segment of the log: {source}{}. Make room on the disk, or mend what this says, and try again",
         held.as_ref().map_or_else(String::new, |held| format!("; {held}"))
@@ -38,11 +38,11 @@ pub enum LogError {
     NoRoom {
         /// What the system reports.
         source: io::Error,
-        /// What log there is that a checkpoint does not give up, if that was tried.
+        /// How much log a checkpoint does not give up, and why, if that was tried.
         held: Option<HeldLog>,
     },
 
-    /// A write or a sync failed. Whether what was in flight is durable is unknown, and nothing more is accepted.
+    /// A write or a sync failed. It is unknown whether what was in flight is durable, and nothing more is accepted.
     #[error(
         "the log could not be written: {source}. Whether the last transactions are durable is unknown: open the database \
          anew, which finds out"
@@ -73,7 +73,7 @@ pub enum LogError {
         source: io::Error,
     },
 
-    /// Part of the log is damaged that was durable once.
+    /// Part of the log is damaged that was once durable.
     #[error(
         "the log is damaged: what it holds at {at} cannot be read, although it was durable up to {durable}. Restore the \
          files of the log, or the database from a backup"
@@ -81,18 +81,18 @@ pub enum LogError {
     Hole {
         /// Where reading ended.
         at: Lsn,
-        /// Up to where it was durable.
+        /// The place up to which it was durable.
         durable: Lsn,
     },
 
-    /// A part of the log that is needed is not there any more.
+    /// A part of the log that is needed is missing.
     #[error(
         "the log is needed from {from} on, and {}: the database was not closed, and its log belongs to it. Put the files of \
          the log where they were, or restore the database from a backup",
         if oldest.0 == 0 { "is not there".to_owned() } else { format!("begins at {oldest}") }
     )]
     Missing {
-        /// From where it is needed.
+        /// The place from which on it is needed.
         from: Lsn,
         /// Where it begins.
         oldest: Lsn,

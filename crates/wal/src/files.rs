@@ -1,4 +1,4 @@
-//! The files of a log, as they are found when it is opened.
+//! The files of a log, as found when it is opened.
 
 use crate::{
     LogError, LogOptions,
@@ -9,8 +9,9 @@ use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
 
-/// A sync of what was never written takes about 50 us more than one of what was; in that time a device writes about so many bytes. So writing
-/// them twice pays for syncs of so many bytes or fewer, and not for more, nor for a log that is not synced.
+/// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
+/// device writes about this many bytes. So writing them twice pays if syncs bring no more than that, and not in a log
+/// that is not synced.
 pub(crate) const FEW_BYTES: u64 = 16 << 10;
 
 /// A segment that has been begun.
@@ -24,7 +25,7 @@ pub(crate) struct Segment {
 #[derive(Clone)]
 pub(crate) struct Prepared {
     pub file: Arc<dyn File>,
-    /// Up to where it has been written before. What has room there, and was never written, is synced more slowly.
+    /// Up to where it has been written before. The part that was allocated and never written is synced more slowly.
     pub written: u64,
 }
 
@@ -36,28 +37,28 @@ pub(crate) struct LogFiles {
     pub segments: BTreeMap<u64, Segment>,
     /// Files for the next segments.
     pub prepared: BTreeMap<u64, Prepared>,
-    /// Files of segments that were not begun or are not needed any more, by the number that they are named by.
+    /// Files of segments that were not begun or are no longer needed, by the number in their names.
     pub idle: BTreeMap<u64, Arc<dyn File>>,
     /// The latest timeline of the segments that were found; 0 if there were none.
     pub timeline_max: u64,
-    /// How many segments are begun between two times that some are given up, as far as is known.
+    /// How many segments are begun between two times that some are given up, as an estimate.
     pace: Pace,
 }
 
 /// How fast segments are used.
 #[derive(Default)]
 struct Pace {
-    /// The last segment when some were given up last.
+    /// The last segment when some were last given up.
     last: Option<u64>,
-    /// About how many are begun from one time to the next.
+    /// About how many are begun between two such times.
     segments: usize,
 }
 
 impl Pace {
-    /// Some are given up while `last` is the last one. A faster pace counts at once, a slower one by and by: a log that was long is not
-    /// kept long for ever, and one that is busy makes no segments anew.
+    /// Notes that some are given up while `last` is the last segment. A faster pace counts at once, a slower one
+    /// gradually: a log that was long does not keep files for ever, and a busy one need not create new ones.
     fn note(&mut self, last: u64) {
-        /// The part by which the estimate nears a slower pace.
+        /// The fraction by which the estimate approaches a slower pace.
         const STEP: usize = 4;
         if let Some(before) = self.last.replace(last) {
             let begun = usize::try_from(last.saturating_sub(before)).unwrap_or(usize::MAX);
@@ -102,8 +103,8 @@ impl LogFiles {
                 self.segments.insert(number, Segment { header, file });
             }
             HeaderPage::Version(version) => return Err(LogError::Version { version }),
-            // A header that is damaged was being written when the process ended. If it has changed since, the reader finds that
-            // what the segment holds was durable.
+            // A damaged header was being written when the process ended. If it has changed since, the reader finds that
+            // the contents of the segment were durable.
             HeaderPage::Sound(_) | HeaderPage::None | HeaderPage::Damaged => {
                 self.idle.insert(number, file);
             }
@@ -111,14 +112,15 @@ impl LogFiles {
         Ok(())
     }
 
-    /// The highest number by which a file is named; 0 if there are none.
+    /// The highest number in the name of a file; 0 if there are none.
     pub fn number_max(&self) -> u64 {
         let last = |number: Option<&u64>| number.copied().unwrap_or(0);
         last(self.segments.keys().next_back()).max(last(self.idle.keys().next_back()))
     }
 
-    /// Gives up the segments before `first`, and keeps the files of as many for new ones as will be begun until some are given up again, but
-    /// [a few](LogOptions::spare_segments_min) at least. The numbers of the others, which are to be removed.
+    /// Gives up the segments before `first`. Keeps as many of their files as segments will be begun until some are
+    /// given up again, but [a few](LogOptions::spare_segments_min) at least. Returns the others' numbers, to be
+    /// removed.
     pub fn discard(&mut self, first: u64) -> Vec<u64> {
         let last = self.segments.last_key_value().map(|(number, _)| *number);
         let kept = self.segments.split_off(&first);
@@ -127,7 +129,7 @@ impl LogFiles {
         }
         let mut removed = Vec::new();
         for (number, Segment { file, .. }) in std::mem::replace(&mut self.segments, kept) {
-            // A reader goes on in a file that has no name any more, but not in one that is written again.
+            // A reader can go on in a file that no longer has a name, but not in one that is overwritten.
             if Arc::strong_count(&file) == 1 || self.options.planted(Bug::RecycledWhileRead) {
                 self.idle.insert(number, file);
             } else {
@@ -141,17 +143,17 @@ impl LogFiles {
     }
 }
 
-/// Makes and removes the files of segments. None of it holds up a thread that writes to the log.
+/// Makes and removes segment files. This never holds up a thread that writes to the log.
 pub(crate) struct SegmentMaker {
     directory: Arc<dyn Directory>,
     options: LogOptions,
     segment_bytes: u64,
-    /// There may be a file of a segment that was being made.
+    /// Whether there may be a file of a segment that was being made.
     is_unfinished: bool,
-    /// What could not be renamed, and what has its name, but not durably: both are tried again.
+    /// A file that could not be renamed, and one that has its name, but not durably: both are retried.
     spare: Option<(u64, Arc<dyn File>)>,
     unsynced: Option<(u64, Prepared)>,
-    /// How many bytes had been appended, and in how many syncs, when a segment was made last.
+    /// How many bytes had been appended, in how many syncs, when a segment was last made.
     made_at: (u64, u64),
 }
 
@@ -168,15 +170,15 @@ impl SegmentMaker {
         }
     }
 
-    /// Whether the next segment is worth being written before it is used, when so many bytes have been appended in so many `syncs`: if those
-    /// since the last one was made brought [few bytes](FEW_BYTES) each.
+    /// Whether it pays to write the next segment before it is used, when `bytes` have been appended in `syncs`: it does
+    /// if the syncs since the last segment was made brought [few bytes](FEW_BYTES) each.
     pub fn is_to_be_written(&mut self, bytes: u64, syncs: u64) -> bool {
         let (from, before) = std::mem::replace(&mut self.made_at, (bytes, syncs));
         bytes.saturating_sub(from) <= syncs.saturating_sub(before).saturating_mul(FEW_BYTES)
     }
 
-    /// Makes the file for segment `number`, by which none is named; of one that is idle, if there is one. A new one has room for
-    /// all of it, and is written if that is asked for.
+    /// Makes the file for segment `number`, a number that no file has; from an idle one, if there is one. A new file
+    /// has all its room allocated, and is written if requested.
     pub fn make(
         &mut self,
         number: u64,
@@ -210,14 +212,14 @@ impl SegmentMaker {
     /// Gives the file of an idle segment another number.
     fn rename(&mut self, idle: u64, file: Arc<dyn File>, number: u64) -> io::Result<Arc<dyn File>> {
         let renamed = self.directory.rename(&name(idle), &name(number));
-        // If it is still there it is tried again. If it is not, another one is made.
+        // If the file is still there, this is retried. If not, another one is made.
         if renamed.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             self.spare = Some((idle, file.clone()));
         }
         renamed.map(|()| file)
     }
 
-    /// Makes a file for a segment, all of it written if that is asked for.
+    /// Creates a segment file, and writes all of it if requested.
     fn create(&mut self, number: u64, is_written: bool) -> io::Result<Prepared> {
         if std::mem::replace(&mut self.is_unfinished, true) {
             self.directory.remove(UNFINISHED).or_else(|error| match error.kind() {
@@ -227,7 +229,7 @@ impl SegmentMaker {
         }
         let made = self.fill(number, is_written);
         if made.is_err() {
-            // On a full disk others need the room. What cannot be removed now is before the next segment is made.
+            // On a full disk others need the room. What cannot be removed now is removed before the next one is made.
             let _ = self.directory.remove(UNFINISHED);
         }
         made
@@ -252,7 +254,7 @@ impl SegmentMaker {
     }
 }
 
-/// Removes the files of segments. One that cannot be removed is used again, or removed, after the log has been opened again.
+/// Removes segment files. One that cannot be removed is reused, or removed, after the log has been opened again.
 pub(crate) fn remove(directory: &dyn Directory, numbers: &[u64]) -> Result<(), LogError> {
     let mut outcome = Ok(());
     for number in numbers {

@@ -1,4 +1,5 @@
-//! The thread that flushes for those who do not wait themselves: tasks, and transactions whose durability is deferred.
+//! The thread that flushes for tasks, and for transactions whose durability is deferred, because they do not wait
+//! themselves.
 
 use crate::{Durability, Log, LogError, waiting::Request};
 use std::{
@@ -12,28 +13,29 @@ use std::{
 use vellum_base::Lsn;
 use vellum_base::primitive::thread::{Builder, JoinHandle};
 
-/// How long a flush waits after one that found no room.
+/// How long the thread waits after a flush that found no room.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long the thread rests after a flush that was to come [soon](Log::request_flush_soon): what is asked for meanwhile comes together.
-/// A thread that wakes several thousand times a second takes time from those that fill the log.
+/// How long the thread rests after a flush that was requested [soon](Log::request_flush_soon): requests that come
+/// meanwhile are served together. A thread that wakes several thousand times a second takes time from the threads that
+/// fill the log.
 const REST: Duration = Duration::from_millis(1);
 
 impl Log {
-    /// Asks the [flusher](LogFlusher), if there is one, to bring all records so far. Returns at once: what is not waited
-    /// for is lost in part if the process, or the power, ends before.
+    /// Asks the [flusher](LogFlusher), if there is one, to bring all records so far. Returns at once: records that no
+    /// thread waits for are lost in part if the process, or the power, ends before.
     pub fn request_flush(&self, durability: Durability) {
         self.waiting().ask(Request::Flush(durability));
     }
 
-    /// Asks the [flusher](LogFlusher), if there is one, to make all records so far durable, at once or a millisecond after it did so
-    /// last. Nobody waits for them.
+    /// Asks the [flusher](LogFlusher), if there is one, to make all records so far durable, at once or a millisecond
+    /// after it last did so. No thread waits for them.
     pub fn request_flush_soon(&self) {
         self.waiting().ask(Request::FlushSoon);
     }
 }
 
-/// A thread that flushes a log when that is [asked for](Log::request_flush), and makes its segments before they are needed. It ends
-/// when this is dropped.
+/// A thread that flushes a log when [requested](Log::request_flush), and makes its segments before they are needed. It
+/// ends when this is dropped.
 ///
 /// # Examples
 /// ```
@@ -68,14 +70,14 @@ impl LogFlusher {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If the system has no room for one.
+    /// If the system has no room for a thread.
     pub fn start(log: Arc<Log>) -> io::Result<Self> {
         let flushed = log.clone();
         let thread = Builder::new().name("vellum-log".to_owned()).spawn(move || run(&flushed))?;
         Ok(Self { log, thread: Some(thread) })
     }
 
-    /// A future that is ready when the record at `lsn` has come so far. It need not be awaited.
+    /// A future that is ready when the record at `lsn` is as durable as requested. It need not be awaited.
     pub fn arrival(&self, lsn: Lsn, durability: Durability) -> Arrival {
         Arrival { log: self.log.clone(), lsn, durability }
     }
@@ -85,7 +87,7 @@ impl Drop for LogFlusher {
     fn drop(&mut self) {
         self.log.waiting().stop();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there would be nothing to do about it here.
+            // The thread does not panic; if it did, nothing could be done about it here.
             let _ = thread.join();
         }
     }
@@ -99,7 +101,7 @@ fn run(log: &Log) {
                 log.flush_all(Durability::Synced).inspect(|()| log.waiting().rest(REST, request))
             }
             Request::Write => log.write_filled(),
-            // Who needs them makes them, and hears why not.
+            // A thread that needs them makes them, and gets the error.
             Request::Segments => log.prepare().or(Ok(())),
         };
         match outcome {
@@ -108,7 +110,7 @@ fn run(log: &Log) {
                 log.waiting().pause(PAUSE);
                 log.waiting().ask(request);
             }
-            // Those who wait have been woken, and find out.
+            // Waiting threads and tasks have been woken, and find the failure.
             Err(_) => return,
         }
     }
@@ -123,12 +125,12 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// The record.
+    /// The place of the record.
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Waits for it on this thread.
+    /// Waits on this thread until the record is durable.
     ///
     /// # Errors
     /// As for [`Log::wait`].
@@ -148,7 +150,7 @@ impl Future for Arrival {
         if log.waiting().add(*lsn, *durability, context.waker()) && *durability == Durability::Synced {
             log.syncs.note_task();
         }
-        // It may have arrived before the waker was there.
+        // The record may have arrived before the waker was registered.
         log.outcome(*lsn, *durability).map_or(Poll::Pending, Poll::Ready)
     }
 }

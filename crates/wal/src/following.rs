@@ -1,7 +1,8 @@
-//! Reading the log while it goes on: what it has given up is read from its archive. And keeping what is still to be read.
+//! Reads the log while it grows: what it has given up is read from its archive. Keeps what is still to be read.
 //!
-//! Archive and log overlap at any place. A record may begin in a segment that is in the archive only and end in one that is in the log
-//! only. The log may have gone on elsewhere than where the archive ends, in a later segment, if it was opened anew between.
+//! Archive and log may overlap anywhere. A record may begin in a segment that only the archive has, and end in one that
+//! only the log has. The log may continue elsewhere than where the archive ends, in a later segment, if it was opened
+//! again in between.
 
 use crate::{
     Archive, ArchiveError, ArchiveReader, Durability, Log, LogError, LogKeeper, LogReader, Record,
@@ -18,7 +19,7 @@ pub struct FollowedLog {
 }
 
 impl FollowedLog {
-    /// The log is read from itself, and where it has been given up from the archive.
+    /// Reads from the log itself, and from the archive where the log has been given up.
     pub fn new(log: Arc<Log>, archive: Option<Archive>) -> Self {
         Self { log, archive }
     }
@@ -28,16 +29,16 @@ impl FollowedLog {
         &self.log
     }
 
-    /// Reads from `from` on, which is where a record begins or the log ended once.
+    /// Reads from `from` on, where a record begins or the log once ended.
     pub fn read(&self, from: Lsn) -> FollowingReader {
         FollowingReader { source: self.clone(), at: from, reader: Reader::None }
     }
 
-    /// Keeps what lies from `from` on until the answer is dropped, but no more than so many bytes before the end. Nothing need
-    /// be kept if there is an archive.
+    /// Keeps the log from `from` on until the returned value is dropped, but no more than `bytes_max` before its end.
+    /// With an archive nothing need be kept.
     pub fn keep(&self, from: Lsn, bytes_max: u64) -> Option<LogKeep> {
         self.archive.is_none().then(|| {
-            // That without a limit is told apart from what follows.
+            // A need without a limit is not that of a follower.
             let name = self.log.kept().add(from.0, bytes_max.min(u64::MAX - 1), LogKeeper::Follower);
             LogKeep { log: self.log.clone(), name }
         })
@@ -52,7 +53,7 @@ pub struct LogKeep {
 }
 
 impl LogKeep {
-    /// What lies before `from` is not needed any more.
+    /// The log before `from` is no longer needed.
     pub fn advance(&self, from: Lsn) {
         self.log.kept().keep(self.name, from);
     }
@@ -64,10 +65,10 @@ impl Drop for LogKeep {
     }
 }
 
-/// Reads the records of a log that goes on.
+/// Reads the records of a log that grows.
 pub struct FollowingReader {
     source: FollowedLog,
-    /// Where the next record begins, or the log has ended once.
+    /// Where the next record begins, or the log once ended.
     at: Lsn,
     reader: Reader,
 }
@@ -84,12 +85,12 @@ impl FollowingReader {
         self.at
     }
 
-    /// Gives the records before `to` to `take`, until that returns false. All before `to` is durable. After an error the record
-    /// that was given last comes again.
+    /// Gives the records before `to`, before which everything is durable, to `take`, until it returns false. After an
+    /// error the last record given is given again.
     ///
     /// # Errors
-    /// [`LogError::Missing`] if neither the log nor the archive has the place any more, those of `take`, and what else is wrong
-    /// with either.
+    /// [`LogError::Missing`] if neither the log nor the archive has the place any more, the errors of `take`, and other
+    /// errors of either.
     pub fn read<E: From<LogError>>(
         &mut self,
         to: Lsn,
@@ -102,7 +103,7 @@ impl FollowingReader {
                 Reader::None => (self.open(to)?, true),
                 reader => (reader, false),
             };
-            // It is dropped on an error, and opened again where it was.
+            // On an error the reader is dropped, and opened again at the same place.
             if !self.read_with(&mut reader, to, &mut take)? {
                 self.reader = reader;
                 return Ok(());
@@ -116,7 +117,7 @@ impl FollowingReader {
             }
             match self.next_begin(to) {
                 Some(next) if next > from => self.at = next,
-                // What was in the log may have been archived and given up just now.
+                // The log there may just have been archived and given up.
                 _ if !is_stuck => is_stuck = true,
                 _ => return Err(LogError::Missing { from, oldest: Lsn(0) }.into()),
             }
@@ -124,7 +125,7 @@ impl FollowingReader {
         Ok(())
     }
 
-    /// Reads up to where a reader ends; false if `take` wants no more.
+    /// Reads up to where a reader ends; false if `take` returned false.
     fn read_with<E: From<LogError>>(
         &mut self,
         reader: &mut Reader,
@@ -139,7 +140,7 @@ impl FollowingReader {
             };
             let Some(record) = record else { break };
             if record.lsn >= to {
-                // It has been read for nothing.
+                // The record was read in vain.
                 return Ok(true);
             }
             let (end, goes_on) = (record.end(), take(record)?);
@@ -181,7 +182,7 @@ impl FollowingReader {
         }
     }
 
-    /// Where the log goes on that ended here once.
+    /// Where the log continued after it once ended here.
     fn next_begin(&self, to: Lsn) -> Option<Lsn> {
         let parts = self.source.log.device().finished_parts(to.0, true);
         parts.iter().find(|source| source.follows.contains(&self.at)).map(|source| source.part.start)

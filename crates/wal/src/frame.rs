@@ -1,4 +1,4 @@
-//! What a record looks like in the log: a header of 16 bytes, the payload, zeroes up to a multiple of 16.
+//! The format of a record in the log: a header of 16 bytes, the payload, and zeroes up to a multiple of 16.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | 4..8 | how far behind this record the log was durable when it was made, in units of 16 bytes, rounded up; [`FAR`] if farther |
 //! | 8..16 | checksum |
 //!
-//! The checksum covers the bytes before it and the payload. Its seed is made of the salt of the timeline and the
-//! record's place, so that what lies in a recycled segment, and what an earlier timeline left, is not taken for a record.
+//! The checksum covers the bytes before it and the payload. Its seed is made from the salt of the timeline and the
+//! record's place, so that old contents of a recycled segment, and leftovers of an earlier timeline, are not taken for
+//! a record.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -22,13 +23,13 @@ pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// The distance that stands for "farther than can be said".
 const FAR: u64 = u32::MAX as u64;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// A record of the layers above.
     Record = 1,
-    /// Reserved and then given up: it says nothing.
+    /// Reserved and then given up: it has no meaning.
     Void = 2,
 }
 
@@ -51,7 +52,7 @@ impl FrameHeader {
         header
     }
 
-    /// As two words of the log.
+    /// The header as two words of the log.
     pub fn encode(&self) -> [u64; 2] {
         [self.first_word(), self.checksum]
     }
@@ -75,18 +76,18 @@ impl FrameHeader {
         Self::decode([words as u64, (words >> 64) as u64])
     }
 
-    /// Whether the frame was made for the place with this [`seed`], and is whole.
+    /// Whether the frame was made for the place with this [`seed`], and is complete.
     pub fn verify(&self, seed: u64, payload: &[u8]) -> bool {
         self.payload_bytes == payload.len() && self.checksum == self.compute(seed, payload)
     }
 
-    /// Whether these bytes, with the header among them, are a whole frame that was made for the place with this seed.
+    /// Whether these bytes, which include the header, are a complete frame that was made for the place with this seed.
     pub fn is_of(&self, seed: u64, frame: &[u8]) -> bool {
         let payload = frame.get(HEADER_BYTES..HEADER_BYTES + self.payload_bytes);
         payload.is_some_and(|payload| self.verify(seed, payload))
     }
 
-    /// Up to where the log was durable at least, when the frame at `lsn` was made.
+    /// The place up to which the log was durable at least when the frame at `lsn` was made.
     pub fn durable(&self, lsn: u64) -> u64 {
         if self.distance == FAR { 0 } else { lsn.saturating_sub(self.distance * ALIGNMENT) }
     }
@@ -105,7 +106,7 @@ impl FrameHeader {
     }
 }
 
-/// With what the checksum of a frame at `lsn` begins, on the timeline with this salt.
+/// The seed of the checksum of a frame at `lsn`, on the timeline with this salt.
 pub(crate) fn seed(salt: u64, lsn: u64) -> u64 {
     xxh3_64_with_seed(&lsn.to_le_bytes(), salt)
 }

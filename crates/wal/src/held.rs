@@ -7,7 +7,7 @@ use std::{fmt, panic::Location};
 pub struct HeldLog {
     /// How many bytes of segments there are.
     pub bytes: u64,
-    /// What keeps them; none if they are no more than a log always has.
+    /// What keeps them; `None` if there are no more than a log always has.
     pub keeper: Option<LogKeeper>,
 }
 
@@ -21,9 +21,9 @@ pub enum LogKeeper {
     Follower,
     /// The archive does not have it yet.
     Archive,
-    /// A transaction would be undone by it.
+    /// A transaction would need it to be undone.
     Transaction {
-        /// Where the program began the transaction, if it is open still.
+        /// Where the program began the transaction, if it is still open.
         begun_at: Option<&'static Location<'static>>,
     },
     /// A crash would make the next opening read it, because no checkpoint could be taken.

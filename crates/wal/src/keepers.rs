@@ -1,4 +1,4 @@
-//! What of a log would be given up, and what keeps the rest.
+//! What part of a log would be given up, and what keeps the rest.
 
 use crate::{Log, LogKeeper};
 use vellum_base::Lsn;
@@ -10,12 +10,12 @@ impl Log {
         self.device().gives_up(lsn.0.min(first))
     }
 
-    /// What keeps the log from being given up before `lsn` although it has been discarded.
+    /// What keeps the log before `lsn` from being given up although it has been discarded.
     pub fn keeper_before(&self, lsn: Lsn) -> Option<LogKeeper> {
         self.kept().keeper_before(lsn.0, self.end().0)
     }
 
-    /// How long the segments are, in bytes, that have been begun and not given up.
+    /// How many bytes the segments have that have been begun and not given up.
     pub fn held_bytes(&self) -> u64 {
         self.device().begun_bytes()
     }

@@ -1,20 +1,20 @@
 //! Internal to Vellum (use the crate `vellum`): the write-ahead log.
 //!
-//! One stream of records in total order, in segments of fixed size that have their room before they are used, and are recycled. It
-//! knows nothing of what records mean.
+//! One stream of records in total order, in segments of fixed size that are allocated before they are used, and are
+//! recycled. The log does not know what records mean.
 //!
-//! - [`Log`]: appending, group commit, what is durable;
-//! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
-//! - [`LogReader`]: records in order, also by two threads; where the log ends, and whether that is its end or a hole;
-//! - [`LogCopy`]: the log copied while it is written;
-//! - [`FollowedLog`], [`FollowingReader`]: the log read while it goes on, from its archive where it was given up;
-//! - [`Archive`], [`LogArchiver`]: segments copied before they are given up, and read again;
-//! - [`LogRebuilder`]: a log made of records;
-//! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
-//!   segments there are; `frame` and `segment`: what lies on storage.
+//! - [`Log`]: appending, group commit, durability;
+//! - [`LogFlusher`], [`Arrival`]: waiting for durability without a thread, or not waiting at all;
+//! - [`LogReader`]: records in order, also with two threads; where the log ends, and whether that is an end or a hole;
+//! - [`LogCopy`]: copies the log while it is written;
+//! - [`FollowedLog`], [`FollowingReader`]: read the log while it grows, from its archive where it was given up;
+//! - [`Archive`], [`LogArchiver`]: copy segments before they are given up, and read them again;
+//! - [`LogRebuilder`]: builds a log from records;
+//! - `ring`: the buffer, which many threads fill at once; `device`: segments and what is written to them; `files`:
+//!   which segments there are; `frame` and `segment`: the format on storage.
 //!
-//! A record's LSN is its place in the stream, never used twice: after each opening the log goes on in a new segment, on a new
-//! *timeline*, with which all checksums are salted.
+//! A record's LSN is its place in the stream, and is never reused: after each opening the log continues in a new
+//! segment, on a new *timeline*, which salts all checksums.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 

@@ -1,11 +1,12 @@
-//! The log: records are appended by many threads, written by one at a time, and durable together.
+//! The log: many threads append records, one at a time writes them, and they become durable together.
 //!
-//! **Group commit**: a thread that needs the log durable up to some place flushes it if no other thread does; all that has been appended until then
-//! goes in one sync. The threads that come meanwhile wait, and one of them flushes next, for all. It [gathers](crate::syncs) them first.
+//! **Group commit**: a thread that needs the log durable up to some place flushes it if no other thread does;
+//! everything appended until then is part of that sync. The threads that come meanwhile wait, and one of them does the
+//! next flush, for all of them. It [gathers](crate::syncs) them first.
 //!
 //! # Lock order
-//! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked. Files are made and removed while the
-//! device is not locked, so that no flush waits for it.
+//! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked.
+//! Files are made and removed while the device is not locked, so that no flush waits for it.
 
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
@@ -29,10 +30,10 @@ use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, spin_loop, thread};
 use vellum_vm::Directory;
 
-/// A record that is being filled is there in a moment.
+/// How long to wait for a record that is being filled, which takes only a moment.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// A write-ahead log that is open for appending. Shared by threads.
+/// A write-ahead log that is open for appending. Threads share it.
 ///
 /// # Examples
 /// ```
@@ -62,23 +63,23 @@ pub struct Log {
     options: LogOptions,
     /// Locked as long as the ring lies in it.
     _buffer_file: Option<BufferFile>,
-    /// It takes nothing any more, and acknowledges nothing.
+    /// It accepts nothing more, and acknowledges nothing.
     has_failed: AtomicBool,
     /// Up to where segments have been written.
     written: AtomicU64,
-    /// Before these places the operating system, and the device, have all records. The first is that of a ring in memory: in one that
-    /// outlives the process, records are with the operating system as soon as they are filled.
+    /// The operating system, and the device, have all records before these places. The first is for a ring in memory:
+    /// in a ring that outlives the process, a record is with the operating system as soon as it is filled.
     buffered: AtomicU64,
     durable: AtomicU64,
     pub(crate) syncs: Syncs,
     /// Up to where there are segments.
     pub(crate) prepared: AtomicU64,
-    /// So much of that is kept for what undoes transactions.
+    /// How much of that is kept for undoing transactions.
     pub(crate) for_undo: AtomicU64,
-    /// Where it began when it was opened.
+    /// Where the log began when it was opened.
     begin: u64,
     turn: Mutex<Turn>,
-    /// A flush has ended.
+    /// Signalled when a flush has ended.
     ended: Condvar,
     device: Mutex<Device>,
     maker: Mutex<SegmentMaker>,
@@ -86,20 +87,20 @@ pub struct Log {
     waiting: Waiting,
     kept: Mutex<Kept>,
     archive_bell: ArchiveBell,
-    /// The segment that is written, as far as the archiver knows.
+    /// The segment that is being written, as far as the archiver knows.
     told: AtomicU64,
 }
 
 impl Log {
-    /// Opens the log in a directory, or creates it; shows all its records from `from` on to `replay`. What is appended from now
-    /// on has greater LSNs than anything before, even if that is lost.
+    /// Opens the log in a directory, or creates it; shows all its records from `from` on to `replay`. Records appended
+    /// from now on have greater LSNs than anything before, even if that is lost.
     ///
-    /// `from` is where a record begins or the log ended once; zero reads a log of which nothing was discarded from its
-    /// beginning. If `replay` fails, or the process ends, the log is as it was.
+    /// `from` is where a record begins or the log once ended; zero reads a log of which nothing was discarded from its
+    /// beginning. If `replay` fails, or the process ends, the log is unchanged.
     ///
     /// # Errors
-    /// [`LogError::Hole`] and [`LogError::Missing`] if records are not there that should be, those of `replay`, and what the
-    /// system reports.
+    /// [`LogError::Hole`] and [`LogError::Missing`] if records are missing that should be there, the errors of
+    /// `replay`, and what the system reports.
     pub fn open<E: From<LogError>>(
         directory: Arc<dyn Directory>,
         options: &LogOptions,
@@ -115,11 +116,11 @@ impl Log {
         Ok(Self::begin_timeline(directory, files, previous)?)
     }
 
-    /// Begins a log at or after [`LogOptions::least`]. What the directory holds of an earlier one, of which nothing is needed any
-    /// more, is given up unread.
+    /// Begins a log at or after [`LogOptions::least`]. What the directory has of an earlier log, which is no longer
+    /// needed, is given up unread.
     ///
     /// # Errors
-    /// [`LogError::Foreign`] and [`LogError::Version`] if the files are not those of an earlier log, and what the system reports.
+    /// [`LogError::Foreign`] or [`LogError::Version`] if the files are not an earlier log's; what the system reports.
     pub fn begin(directory: Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
         let mut files = LogFiles::open(&*directory, options)?;
         let given_up = std::mem::take(&mut files.segments);
@@ -127,11 +128,11 @@ impl Log {
         let is_first = files.idle.is_empty();
         let log = Self::begin_timeline(directory.clone(), files, None).inspect_err(|_| {
             if is_first {
-                // What was begun is nobody's.
+                // What was begun belongs to no log.
                 let _ = remove_all(&*directory, options);
             }
         })?;
-        // What cannot be removed is not in the way.
+        // Files that cannot be removed do no harm.
         let _ = log.discard(log.end());
         Ok(log)
     }
@@ -154,7 +155,7 @@ impl Log {
         let timeline = files.timeline_max + 1;
         let device = Device::begin(files, &mut maker, previous)?;
         let (lsn, salt) = (device.written(), device.salt());
-        // Not before: what the file held is in segments now.
+        // Not earlier: only now the segments have what the file held.
         let buffer_file = BufferFile::begin(&*directory, &options, timeline).ok();
         let words = buffer_file.as_ref().map(|file| shared_words(&file.words));
         Ok(Self {
@@ -182,37 +183,37 @@ impl Log {
         })
     }
 
-    /// Reads again, from `from` on, what [`open`](Self::open) has shown. Several readers may read at once. What is discarded
-    /// meanwhile they read all the same.
+    /// Reads again, from `from` on, what [`open`](Self::open) has shown. Several readers may read at once. They also
+    /// read what is discarded meanwhile.
     ///
     /// # Errors
-    /// [`LogError::Missing`] if that has been discarded.
+    /// [`LogError::Missing`] if the log has been discarded there.
     pub fn reread(&self, from: Lsn) -> Result<LogReader, LogError> {
         lock(&self.device).reread(from)
     }
 
-    /// Removes the log, durably: the database is closed, and needs nothing of it. The log takes nothing any more. The next one
-    /// [begins](Self::begin) at the [end](Self::end) of this one.
+    /// Removes the log, durably: the database is closed, and no longer needs it. The log accepts nothing more. The next
+    /// log [begins](Self::begin) at the [end](Self::end) of this one.
     ///
     /// # Errors
-    /// If the system cannot remove a file. What is left the next log gives up.
+    /// If the system cannot remove a file. The next log gives up what is left.
     pub fn remove(&self) -> Result<(), LogError> {
         self.end_with(Failure::Removed);
-        // What is being made or written is done then.
+        // Whatever is being made or written is finished first.
         let (_maker, _device) = (lock(&self.maker), lock(&self.device));
         remove_all(&*self.directory, &self.options)
     }
 
-    /// Whether records survive the process as soon as they are filled: the buffer lies in a file that is mapped. Otherwise they do when they
-    /// have been written.
+    /// Whether records survive the process as soon as they are filled, because the buffer lies in a mapped file.
+    /// Otherwise they do once they have been written.
     pub fn has_mapped_buffer(&self) -> bool {
         self.ring.is_shared()
     }
 
-    /// Why the log takes nothing any more, if it has failed.
+    /// Why the log accepts nothing more, if it has failed.
     ///
     /// # Errors
-    /// [`LogError::OutcomeUnknown`] if it has, [`LogError::Closed`] if it was [removed](Self::remove).
+    /// [`LogError::OutcomeUnknown`] if it has failed, [`LogError::Closed`] if it was [removed](Self::remove).
     pub fn check(&self) -> Result<(), LogError> {
         let failure = lock(&self.turn).failure.clone();
         failure.map_or(Ok(()), |failure| Err(failure.error()))
@@ -223,7 +224,7 @@ impl Log {
         matches!(lock(&self.turn).failure, Some(Failure::Removed))
     }
 
-    /// The place of a record whose frame has so many bytes.
+    /// Reserves the place of a record whose frame has `frame_bytes`.
     #[inline]
     pub(crate) fn reserve_place(&self, frame_bytes: u64) -> u64 {
         self.ring.reserve(frame_bytes)
@@ -238,7 +239,7 @@ impl Log {
         self.put(lsn.0, Kind::Record, payload)
     }
 
-    /// Leaves the place of a [reservation](crate::Reservation::into_lsn) of so many bytes empty.
+    /// Leaves the place of a [reservation](crate::Reservation::into_lsn) of `payload_bytes` empty.
     ///
     /// # Errors
     /// As for [`fill_at`](Self::fill_at).
@@ -246,11 +247,11 @@ impl Log {
         self.put(lsn.0, Kind::Void, &vec![0; payload_bytes])
     }
 
-    /// Returns once the record at `lsn`, and all before it, has come so far. All that was appended until then comes along.
+    /// Returns once the record at `lsn`, and all before, are as durable as asked. Others appended so far come along.
     ///
     /// # Errors
-    /// [`LogError::NoRoom`] if there is no room for it now; [`LogError::OutcomeUnknown`] if it could not be written: this log
-    /// takes nothing any more.
+    /// [`LogError::NoRoom`] if there is no room for it now; [`LogError::OutcomeUnknown`] if it could not be written:
+    /// the log accepts nothing more.
     #[inline]
     pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), LogError> {
         if durability == Durability::Buffered && self.ring.is_shared() {
@@ -265,7 +266,7 @@ impl Log {
         self.flush(durability, || self.horizon(durability) > lsn)
     }
 
-    /// Brings all records that have been reserved until now so far.
+    /// Makes all records that have been reserved so far as durable as requested.
     pub(crate) fn flush_all(&self, durability: Durability) -> Result<(), LogError> {
         let end = self.end();
         if durability == Durability::Buffered && self.ring.is_shared() {
@@ -276,22 +277,22 @@ impl Log {
         self.flush(durability, || self.horizon(durability) >= end)
     }
 
-    /// Records are with the operating system that no flush has brought there: tasks may wait for that, or for one that makes them durable.
+    /// Wakes tasks: records may be with the operating system without a flush, or need one to become durable.
     fn tell_tasks(&self) {
         if self.waiting.has_tasks() {
             self.waiting.wake(|lsn, durability| self.horizon(durability) > lsn);
         }
     }
 
-    /// Writes all records to segments that are filled now.
+    /// Writes all records that are filled now to segments.
     pub(crate) fn write_filled(&self) -> Result<(), LogError> {
         let end = self.ring.advance();
-        // Relaxed: a hint, as long as it is less.
+        // Relaxed: a hint, which may be too low.
         self.flush(Durability::Buffered, || self.written.load(Ordering::Relaxed) >= end)
     }
 
-    /// Waits until a condition holds that does when records have been filled: in a moment, by threads that wait for nothing but
-    /// room.
+    /// Waits until a condition holds that depends on records being filled. That takes a moment: the threads that fill
+    /// them wait for nothing but room.
     fn wait_until_filled(&self, is_done: impl Fn() -> bool) -> Result<(), LogError> {
         const SPINS: u32 = 100;
         const YIELDS: u32 = 120;
@@ -310,7 +311,7 @@ impl Log {
         Ok(())
     }
 
-    /// What came of the wait for a record; nothing as long as it goes on.
+    /// The outcome of the wait for a record; `None` while it goes on.
     pub(crate) fn outcome(&self, lsn: Lsn, durability: Durability) -> Option<Result<(), LogError>> {
         if self.horizon(durability) > lsn {
             if durability == Durability::Buffered && self.ring.is_shared() {
@@ -325,25 +326,25 @@ impl Log {
         &self.waiting
     }
 
-    /// The records before this place have come so far.
+    /// The place before which all records are as durable as requested.
     #[inline]
     pub fn horizon(&self, durability: Durability) -> Lsn {
         // Acquire: a thread that acts on it sees what was written before.
         Lsn(match durability {
             Durability::Buffered if !self.ring.is_shared() => self.buffered.load(Ordering::Acquire),
-            // Acquire, too: nothing is acknowledged by a thread that has heard of a failure.
+            // Acquire, too: a thread that has seen a failure acknowledges nothing.
             Durability::Buffered if self.has_failed.load(Ordering::Acquire) => self.ring.frontier(),
             Durability::Buffered => self.ring.advance(),
             Durability::Synced => self.durable.load(Ordering::Acquire),
         })
     }
 
-    /// How many syncs of segments have made records durable since the log was opened, and for how many who waited.
+    /// How many syncs of segments have made records durable since the log was opened, and for how many waiters.
     pub fn sync_counts(&self) -> SyncCounts {
         self.syncs.counts()
     }
 
-    /// How it is kept.
+    /// The options of the log.
     pub fn options(&self) -> &LogOptions {
         &self.options
     }
@@ -353,11 +354,10 @@ impl Log {
         Lsn(self.ring.reserved())
     }
 
-    /// Gives up all that lies before `lsn`, in whole segments, but for what is being copied: nothing will be read
-    /// from before it.
+    /// Gives up all whole segments before `lsn`, except what is being copied: nothing before it will be read.
     ///
     /// # Errors
-    /// If the system cannot remove a file. It is used again, or removed, after the log has been opened the next time.
+    /// If the system cannot remove a file. The file is reused, or removed, after the log has been opened again.
     pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
         let mut kept = lock(&self.kept);
         kept.discarded = kept.discarded.max(lsn.0);
@@ -374,7 +374,7 @@ impl Log {
         let removed = lock(&self.device).discard(kept.discarded.min(first));
         drop(kept);
         remove(&*self.directory, &removed)?;
-        // While another one is being made, it is left for the next time.
+        // While a segment is being made, this is left for the next time.
         let Ok(_maker) = self.maker.try_lock() else { return Ok(()) };
         let removed = lock(&self.device).give_up_prepared(self.wanted(self.end().0));
         remove(&*self.directory, &removed)
@@ -399,13 +399,13 @@ impl Log {
     /// Makes the next segments before they are needed, so that no transaction waits for that.
     ///
     /// # Errors
-    /// [`LogError::NoRoom`] if they cannot be made. That is tried again when they are needed.
+    /// [`LogError::NoRoom`] if they cannot be made. It is tried again when they are needed.
     pub fn prepare(&self) -> Result<(), LogError> {
         self.prepare_to(self.wanted(self.end().0), false)
     }
 
-    /// Up to where there should be segments while the log ends at `end`: two buffers further, but not before so much was written. A log
-    /// that remains short needs no more than what [`admit`](Self::admit) makes.
+    /// Up to where there should be segments while the log ends at `end`: two buffers further, but of the second no more
+    /// than was appended. A log that remains short needs no more than [`admit`](Self::admit) makes.
     fn wanted(&self, end: u64) -> u64 {
         let buffer = self.options.buffer_bytes;
         // Relaxed: a hint.
@@ -415,7 +415,7 @@ impl Log {
     pub(crate) fn prepare_to(&self, to: u64, is_waited_for: bool) -> Result<(), LogError> {
         let mut maker = lock(&self.maker);
         loop {
-            // Under the lock of the maker: a log that has been removed leaves nothing behind.
+            // Under the lock of the maker, so that a log that has been removed leaves nothing behind.
             self.check()?;
             let number = {
                 let device = lock(&self.device);
@@ -463,7 +463,7 @@ impl Log {
         }
     }
 
-    /// Flushes, and gives the turn back. Returns whether anything was there.
+    /// Flushes, and gives the turn back. Returns whether there was anything to flush.
     fn take_turn(&self, durability: Durability) -> Result<bool, LogError> {
         let _turn = TakenTurn(self);
         match self.flush_now(durability) {
@@ -472,12 +472,12 @@ impl Log {
                 let needed = lock(&self.device).prepared_end() + 1;
                 self.prepare_to(needed, true).map(|()| true)
             }
-            // Before another thread has its turn: its sync would succeed without making up for this one.
+            // Before another thread has its turn: a sync of that thread would succeed, but not make up for this one.
             Err(WriteError::Failed(error)) => Err(self.fail(error)),
         }
     }
 
-    /// Writes all that is there, and syncs it if that is asked for. Returns whether anything was there.
+    /// Writes everything there is, and syncs it if requested. Returns whether there was anything.
     fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
         let durable = self.horizon(Durability::Synced);
         if durability == Durability::Synced {
@@ -488,7 +488,7 @@ impl Log {
         let before = device.written();
         let mut end = self.write_to(&mut device, durability)?;
         if durability == Durability::Synced && durable.0 < end {
-            // What came while that was written goes with it: a sync costs more than a short write.
+            // What came during that write is added: a sync costs more than a short write.
             end = self.write_to(&mut device, durability)?;
         }
         if self.options.planted(Bug::EarlyAcknowledgement) {
@@ -507,15 +507,15 @@ impl Log {
             self.durable.store(end, Ordering::Release);
             return Ok(true);
         }
-        // Release: as above. Segments that are full have been synced.
+        // Release: as above. Full segments have been synced.
         self.durable.fetch_max(device.synced(), Ordering::Release);
         Ok(before < end)
     }
 
-    /// Writes all that is filled to the segments. Returns up to where they are written.
+    /// Writes everything that is filled to the segments. Returns up to where they are written.
     fn write_to(&self, device: &mut Device, durability: Durability) -> Result<u64, WriteError> {
         let written = device.write(&self.ring, durability);
-        // Relaxed: this thread alone writes it, under the lock of the device.
+        // Relaxed: only this thread writes it, under the lock of the device.
         if self.told.swap(device.number(), Ordering::Relaxed) != device.number() {
             self.archive_bell.ring();
         }
@@ -532,10 +532,10 @@ impl Log {
             && let Err(error) = self.flush(Durability::Buffered, || self.ring.has_room(end))
         {
             // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
-            // reserved more than a buffer without asking.
+            // reserved more than a buffer without calling `admit`.
             return Err(if let LogError::NoRoom { source, .. } = error { self.fail(source) } else { error });
         }
-        // Relaxed: any earlier value is true as well.
+        // Relaxed: any earlier value is correct as well.
         let durable = self.durable.load(Ordering::Relaxed);
         let header = FrameHeader::new(kind, self.options.seed(self.salt, lsn), lsn, durable, payload);
         self.ring.fill(lsn, &header, payload);
@@ -545,19 +545,19 @@ impl Log {
         Ok(())
     }
 
-    /// Whether a record of so many bytes would be filled without waiting.
+    /// Whether a record of `payload_bytes` would be filled without waiting.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn has_room_for(&self, payload_bytes: usize) -> bool {
         self.ring.has_room(self.end().0 + frame_bytes(payload_bytes))
     }
 
-    /// After so many bytes they are written, though nobody waits for it, so that there is always room in the ring.
+    /// After this many bytes they are written even if no thread waits for that, so that the ring always has room.
     #[inline]
     fn write_bytes(&self) -> u64 {
         self.options.buffer_bytes / 16
     }
 
-    /// Takes nothing any more: `error` is why, unless there was a reason before, which is returned then.
+    /// Makes the log accept nothing more, because of `error`. If there was an earlier reason, that one is returned.
     pub fn fail(&self, error: io::Error) -> LogError {
         self.end_with(Failure::Failed(Arc::new(error)))
     }
@@ -573,7 +573,7 @@ impl Log {
     }
 }
 
-/// Gives the turn back, also when the flush panics.
+/// Gives the turn back, even if the flush panics.
 struct TakenTurn<'l>(&'l Log);
 
 impl Drop for TakenTurn<'_> {
@@ -592,7 +592,7 @@ impl Drop for TakenTurn<'_> {
     }
 }
 
-/// What a panic leaves half-done under a lock is taken care of by [`TakenTurn`].
+/// [`TakenTurn`] takes care of what a panic leaves half-done under a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p vellum-wal --release --lib --target-dir target/loom
 //! ```
 //!
-//! Each model is also run with bugs planted, and must fail then.
+//! Each model is also run with planted bugs, and must then fail.
 
 use crate::{
     frame::{ALIGNMENT, FrameHeader, Kind, frame_bytes, seed},
@@ -14,9 +14,9 @@ use crate::{
 use loom::{sync::Arc, thread};
 use std::process::Command;
 
-/// The variable by which a model tells the process that it starts which bug to plant.
+/// The variable that tells the process that a model starts which bug to plant.
 const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
-/// The size of a frame with one word, and of a ring in which two of them lie.
+/// The size of a frame with one word, and of a ring that holds two of them.
 const FRAME: u64 = 2 * ALIGNMENT;
 
 fn check(name: &str, bugs: &[RingBug], model: fn()) {
@@ -46,7 +46,7 @@ fn fill(ring: &Ring, lsn: u64) {
     ring.fill(lsn, &FrameHeader::new(Kind::Record, seed(0, lsn), lsn, lsn, &payload), &payload);
 }
 
-/// Looks at all frames from `from` on that have been published, and says where they end.
+/// Checks all published frames from `from` on, and returns where they end.
 fn read(ring: &Ring, from: u64) -> u64 {
     let end = ring.filled(from);
     for lsn in (from..end).step_by(FRAME as usize) {
@@ -106,7 +106,7 @@ fn a_slow_thread_passes_no_frame_that_is_not_filled() {
         };
         fill(&ring, first);
         assert_eq!(ring.advance(), second);
-        // The first one has been written, so there is room for a third one where it was.
+        // The first frame has been written, so a third one has room in its place.
         ring.release(second);
         fill(&ring, ring.reserve(FRAME));
         assert_eq!(ring.advance(), second);

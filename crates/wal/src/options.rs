@@ -3,7 +3,7 @@
 use crate::{LogError, frame::PAYLOAD_BYTES_MAX};
 use vellum_base::{Lsn, PAGE_SIZE};
 
-/// How to keep a log. The defaults suit a database on a machine of today.
+/// How to keep a log. The defaults suit a database on a current machine.
 ///
 /// # Examples
 /// ```
@@ -13,18 +13,18 @@ use vellum_base::{Lsn, PAGE_SIZE};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// The database to which the log belongs: the log of another one is refused.
+    /// The database that the log belongs to: the log of another database is refused.
     pub database: [u8; 16],
-    /// The size of a new log's segments, in bytes: a multiple of [`PAGE_SIZE`], at least two pages. A log that exists keeps
-    /// the size that it has.
+    /// The size of a new log's segments, in bytes: a multiple of [`PAGE_SIZE`], at least two pages. An existing log
+    /// keeps its size.
     pub segment_bytes: u64,
     /// The size of the buffer in memory, in bytes: a power of two, at least two pages. A record takes at most a quarter of it.
     pub buffer_bytes: u64,
-    /// How many segments that are not needed any more are kept for new ones at least. If more were begun from one time that
-    /// segments were [discarded](crate::Log::discard) to the next, as many are kept.
+    /// How many segments that are no longer needed are kept for reuse at least. If more were begun between two times
+    /// that segments were [discarded](crate::Log::discard), as many are kept.
     pub spare_segments_min: usize,
-    /// The log goes on at this LSN or after it, also if there are no files that tell of it: after [`Log::remove`](crate::Log::remove)
-    /// it is where the log ended.
+    /// The log continues at this LSN or after it, even if there are no files that show it: after
+    /// [`Log::remove`](crate::Log::remove) it is where the log ended.
     pub least: Lsn,
     #[cfg(test)]
     pub(crate) bug: Option<crate::plant::Bug>,

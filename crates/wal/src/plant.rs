@@ -1,15 +1,16 @@
-//! Bugs that the tests plant, one at a time, to show that they would find them: those of this crate, and those of whole databases.
+//! Bugs that the tests of this crate, and those of whole databases, plant, one at a time, to show that they would find
+//! them.
 
 use crate::{LogOptions, frame::seed};
 use vellum_base::PAGE_SIZE;
 
-/// What is done wrongly.
+/// What is done wrong.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
     /// A sync is skipped.
     SkippedSync,
-    /// What waits to be durable is acknowledged before the sync.
+    /// Records that threads wait for are acknowledged before the sync.
     EarlyAcknowledgement,
     /// An error of a write is swallowed.
     SwallowedWriteError,
@@ -19,33 +20,33 @@ pub(crate) enum Bug {
     SegmentBeforeSync,
     /// A timeline begins after an end that is not durable.
     EndNotSynced,
-    /// A timeline begins after an end whose sync failed before, and succeeds now without doing anything.
+    /// A timeline begins after an end whose sync failed before, and now succeeds without doing anything.
     EndTrusted,
     /// The name of a recycled segment is not made durable before the segment is used.
     NameNotSynced,
     /// Records of earlier lives of a segment are taken as new.
     StaleRecords,
-    /// Places in the log are used again after a crash.
+    /// Places in the log are reused after a crash.
     PlacesUsedAgain,
     /// Reading ends at a hole in what was durable, as if it were the end.
     PastHole,
-    /// A segment is recycled that is still needed.
+    /// A segment is recycled while it is still needed.
     RecycledTooEarly,
-    /// A segment is recycled that is being read again.
+    /// A segment is recycled while it is being reread.
     RecycledWhileRead,
     /// A log whose files were removed begins from zero.
     LeastIgnored,
-    /// A removed log is gone before that is durable.
+    /// A removed log is gone before the removal is durable.
     RemovalNotSynced,
     /// Frames that an earlier lap has left in the buffer's file are taken as new.
     StaleBuffer,
-    /// Frames of the buffer's file that do not follow on the segments are taken all the same.
+    /// Frames of the buffer's file are taken although they do not follow on the segments.
     GapInBuffer,
-    /// The buffer's file is used again before what it held is in segments.
+    /// The buffer's file is reused before its contents are in segments.
     BufferUsedAgain,
-    /// The buffer is released where a write ends, and not where a record does.
+    /// The buffer is released where a write ends, not where a record ends.
     ReleasedInPart,
-    /// A segment is recycled before it was archived.
+    /// A segment is recycled before it has been archived.
     RecycledUnarchived,
     /// A segment is recycled although a feed follows it.
     FollowedGivenUp,

@@ -1,4 +1,4 @@
-//! Where a log ended, and making durable what there is of it before another timeline begins.
+//! Where a log ended; and making its end durable before another timeline begins.
 
 use crate::{files::LogFiles, plant::Bug};
 use std::io;
@@ -6,20 +6,20 @@ use vellum_base::PAGE_SIZE;
 use vellum_vm::AlignedBuffer;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// How much is written again at once, at most.
+/// The most bytes that are rewritten at once.
 const PART_BYTES: u64 = 256 << 10;
 
 /// Where the log of an earlier timeline ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PreviousEnd {
     pub lsn: u64,
-    /// Up to where it is known to have been durable, and at least the beginning of its last segment.
+    /// Up to where it is known to have been durable; at least the beginning of its last segment.
     pub durable: u64,
     pub checksum: u64,
 }
 
-/// Makes durable what was read after the last place that is known to be: the operating system may hold it only, and if a sync of
-/// it failed once, another one does nothing. So it is written again first.
+/// Makes durable what was read after the last place that is known to be durable. The operating system alone may hold
+/// it, and if a sync of it failed once, another sync does nothing. So it is written again first.
 pub(crate) fn make_durable(files: &LogFiles, end: PreviousEnd) -> io::Result<()> {
     let geometry = files.geometry;
     let mut buffer = AlignedBuffer::new(PART_BYTES as usize);

@@ -1,11 +1,11 @@
-//! The synchronisation primitives that the buffer is made of; with `--cfg loom` they are loom's (see `models`).
+//! The synchronisation primitives that the buffer uses; with `--cfg loom` they are loom's (see `models`).
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use vellum_base::primitive::{AtomicU64, Ordering};
 
-/// An array of words, all zero at first, that begins at the beginning of a page.
+/// An array of words, initially zero, that begins at a page boundary.
 #[cfg(not(loom))]
 pub(crate) type Words = std::sync::Arc<vellum_vm::WordTable>;
 #[cfg(loom)]
@@ -21,7 +21,7 @@ pub(crate) fn words(count: usize) -> Result<Words, vellum_vm::VmError> {
     Ok((0..count).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// Words that are mapped elsewhere, too.
+/// Words that are mapped elsewhere as well.
 #[cfg(not(loom))]
 pub(crate) fn shared_words(table: &std::sync::Arc<vellum_vm::WordTable>) -> Words {
     table.clone()
@@ -38,9 +38,9 @@ pub(crate) fn shared_words(table: &std::sync::Arc<vellum_vm::WordTable>) -> Word
 pub(crate) enum RingBug {
     /// The end of a frame is published without what is before it.
     RelaxedEnd,
-    /// A frame is written whether or not there is room for it.
+    /// A frame is written even if there is no room for it.
     NoLookAtRoom,
-    /// The end of a frame is followed that is of a later lap.
+    /// An end is followed that belongs to a frame of a later lap.
     NoLookAtLap,
 }
 
@@ -53,7 +53,7 @@ pub(crate) const fn planted(_: RingBug) -> bool {
 
 #[cfg(loom)]
 std::thread_local! {
-    /// All threads of a model run on one thread of the system, each model on its own.
+    /// All threads of a model run on one system thread, and each model runs on its own.
     static PLANTED: std::cell::Cell<Option<RingBug>> = const { std::cell::Cell::new(None) };
 }
 

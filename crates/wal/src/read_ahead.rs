@@ -1,4 +1,4 @@
-//! Reading a chunk of the log while the one before is looked at: storage and processor work side by side.
+//! Reads a chunk of the log while the one before is processed: storage and processor work in parallel.
 
 use crate::window::Room;
 use std::{io, sync::Arc};
@@ -11,12 +11,12 @@ pub(crate) struct Chunk {
     pub file: Arc<dyn File>,
     pub from: u64,
     pub bytes: usize,
-    /// So many of them are not wanted, the first ones.
+    /// How many of the first bytes are not wanted.
     pub passed_over: usize,
 }
 
 impl Chunk {
-    /// Reads it.
+    /// Reads the chunk.
     pub fn read(&self, mut room: Room) -> (Room, io::Result<()>) {
         let read = self.file.read_to(self.from, room.chunk(self.bytes));
         (room, read)
@@ -28,21 +28,21 @@ impl Chunk {
     }
 }
 
-/// A chunk that a thread reads, which has ended when this is dropped.
+/// A chunk that a thread reads. The thread has ended when this has been dropped.
 pub(crate) struct ReadAhead {
     chunk: Chunk,
     thread: Option<JoinHandle<(Room, io::Result<()>)>>,
 }
 
 impl ReadAhead {
-    /// Begins to read; none if the system refuses a thread.
+    /// Begins to read; `None` if the system refuses a thread.
     pub fn begin(chunk: Chunk, room: Room) -> Option<Self> {
         let read = chunk.clone();
         let thread = Builder::new().name("vellum-log-read".to_owned()).spawn(move || read.read(room));
         Some(Self { chunk, thread: Some(thread.ok()?) })
     }
 
-    /// What was read, if it is this chunk.
+    /// The bytes that were read, if they are of this chunk.
     pub fn finish(mut self, wanted: &Chunk) -> Option<(Room, io::Result<()>)> {
         let thread = self.thread.take_if(|_| self.chunk.is(wanted))?;
         thread.join().ok()
@@ -52,7 +52,7 @@ impl ReadAhead {
 impl Drop for ReadAhead {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // Nobody asks any more whether it could be read.
+            // Whether the read succeeded no longer matters.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,10 @@
-//! Reading the log: its records in order, to where it ends; and telling an end from a hole.
+//! Reads the log: its records in order, to where it ends; and tells an end from a hole.
 //!
-//! The log is a row of *timelines*: one ends where reading ended after a crash, and the next begins in a new segment, which
-//! says where that was. So all timelines but the last have an end that is known, and records must reach it exactly. The end of
-//! the last one is the first place that holds no record of it: what was written after the last sync may be there in part.
-//! It is not the end but a hole, and an error, if part of the log before it or after it shows that the log was durable
+//! The log is a sequence of *timelines*: one ends where reading ended after a crash, and the next begins in a new
+//! segment, which says where that was. So all timelines but the last have a known end, and records must reach it
+//! exactly. The end of the last one is the first place that has no record of it: what was written after the last sync
+//! may be there in part. That place is not the end but a hole, and an error, if part of the log before or after it
+//! shows that the log was durable beyond it:
 //! beyond it:
 //! - a segment is begun only when the one before is durable;
 //! - each record says up to where the log was durable when it was made.
@@ -25,20 +26,20 @@ use std::{
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
 use vellum_vm::{Directory, File, OverlayDirectory};
 
-/// How much is read at once, in bytes.
+/// How many bytes are read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A record of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'r> {
-    /// Where it begins, which names it.
+    /// Where the record begins; this names the record.
     pub lsn: Lsn,
-    /// What it says.
+    /// The contents of the record.
     pub payload: &'r [u8],
 }
 
 impl Record<'_> {
-    /// Where the next one begins, or the log ended once.
+    /// Where the next record begins, or the log once ended.
     pub fn end(&self) -> Lsn {
         Lsn(self.lsn.0 + frame_bytes(self.payload.len()))
     }
@@ -48,64 +49,65 @@ impl Record<'_> {
 struct Timeline {
     number: u64,
     salt: u64,
-    /// Its first LSN, as far as its segments are there, and the first one of its last segment.
+    /// The first LSN of its segments that are there, and the first LSN of its last segment.
     begin: u64,
     last_segment: u64,
-    /// Where it ends, and the checksum of what its segment holds up to there; unknown for the last one.
+    /// Where it ends, and the checksum of what its segment holds up to there; unknown for the last timeline.
     end: Option<(u64, u64)>,
 }
 
-/// Reads the records of a log in order. It keeps the files that it reads from being written again.
+/// Reads the records of a log in order. As long as it exists, the files that it reads are not overwritten.
 pub struct LogReader {
     options: LogOptions,
     geometry: Geometry,
     segments: BTreeMap<u64, Segment>,
     idle: BTreeMap<u64, Arc<dyn File>>,
-    /// What is still to be read, the present one first.
+    /// The timelines that are still to be read, the current one first.
     timelines: VecDeque<Timeline>,
-    /// Where the next frame begins, and where the segment ends in which that is.
+    /// Where the next frame begins, and where the segment of that place ends.
     at: u64,
     segment_end: u64,
-    /// Up to where this timeline was durable, as its records say.
+    /// Up to where this timeline was durable, according to its records.
     durable: u64,
-    /// Of what its segment holds up to `summed`, if all of that was read. It lags, for it is quick only with many bytes at once.
+    /// The checksum of what the segment holds up to `summed`, if all of that was read. It lags: only many bytes at once
+    /// are fast.
     checksum: ChecksumStream,
     summed: u64,
     is_checked: bool,
-    /// Segments that are read as wholes are checked, too.
+    /// Whether segments that are read completely are checked, too.
     checks: bool,
     /// What has been read, and what is being read.
     window: Window,
     ahead: Option<ReadAhead>,
     /// Nothing is read from here on.
     until: u64,
-    /// The log has ended, and what lies after its end is looked at.
+    /// Whether the log has ended, and what lies after its end is being examined.
     is_beyond_end: bool,
-    /// What the segments lack, the buffer may have.
+    /// The buffer, which may have what the segments lack.
     tail: Option<Tail>,
     /// A planted bug.
     pub(crate) ends_at_holes: bool,
 }
 
 impl LogReader {
-    /// Reads from `from` on, which is where a record begins or the log ended once; from the beginning if it is zero.
+    /// Reads from `from` on, where a record begins or the log once ended; from the beginning if it is zero.
     pub(crate) fn new(files: &LogFiles, from: Lsn) -> Result<Self, LogError> {
         Self::begin(files, from, timelines(files))
     }
 
-    /// Reads the log in a directory from `from` on, and changes nothing there. That is where a record begins, or the log ended once.
+    /// Reads the log in a directory from `from` on, where a record begins or the log once ended. Changes nothing there.
     ///
     /// # Errors
     /// As for [`Log::open`](crate::Log::open).
     pub fn open(directory: Arc<dyn Directory>, options: &LogOptions, from: Lsn) -> Result<Self, LogError> {
-        // What a killed process has left in its buffer is written in memory.
+        // What a killed process has left in its buffer is written in memory only.
         let directory: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory));
         let files = LogFiles::open(&*directory, options)?;
         let from = Self::after_blank(&files, from);
         Self::with_tail(Tail::find(directory, files)?, from)
     }
 
-    /// Reads from `from` on, as [`new`](Self::new), and what the buffer has that the segments lack.
+    /// Reads from `from` on, as [`new`](Self::new), and also what the buffer has and the segments lack.
     pub(crate) fn with_tail(tail: Tail, from: Lsn) -> Result<Self, LogError> {
         let reader = Self::new(&tail.files, from)?;
         Ok(Self { tail: Some(tail), ..reader })
@@ -116,14 +118,14 @@ impl LogReader {
         self.tail.map(|tail| tail.files)
     }
 
-    /// Reads from `from` up to `to`, as [`range`](Self::range); what lies before in the segment is not read, and so the checksum of that
-    /// not compared.
+    /// Reads from `from` up to `to`, as [`range`](Self::range). What lies before `from` in the segment is not read, so
+    /// its checksum is not compared.
     pub(crate) fn follow(files: &LogFiles, from: Lsn, to: Lsn) -> Result<Self, LogError> {
         let timelines = timelines(files);
         Ok(Self { until: to.0, ..Self::begin_at(files, Self::after_blank(files, from), timelines, false)? })
     }
 
-    /// Where the log goes on if it ended at `from`: of what lies before nothing need be there.
+    /// Where the log continues if it ended at `from`: nothing before that place need be there.
     fn after_blank(files: &LogFiles, from: Lsn) -> Lsn {
         let begins = |(number, segment): (&u64, &Segment)| {
             let start = files.geometry.start(*number);
@@ -132,16 +134,16 @@ impl LogReader {
         files.segments.iter().find_map(begins).unwrap_or(from)
     }
 
-    /// Reads from `from` up to `to`, which is where a record begins or the log ended once, and before which all is durable.
+    /// Reads from `from` up to `to`, where a record begins or the log once ended, and before which all is durable.
     pub(crate) fn range(files: &LogFiles, from: Lsn, to: Lsn) -> Result<Self, LogError> {
         Ok(Self { until: to.0, ..Self::new(files, from)? })
     }
 
-    /// Reads again, from `from` up to where `timeline` begins; what lies before in the segment is not read.
+    /// Reads again, from `from` up to where `timeline` begins; what lies before `from` in the segment is not read.
     pub(crate) fn again(files: &LogFiles, from: Lsn, timeline: u64) -> Result<Self, LogError> {
         let mut timelines = timelines(files);
         timelines.retain(|read| read.number < timeline);
-        // What was read once, and is read for a second time, has checksums of its own in each record.
+        // In a second reading the checksum of each record suffices.
         Ok(Self { idle: BTreeMap::new(), checks: false, ..Self::begin_at(files, from, timelines, false)? })
     }
 
@@ -197,10 +199,10 @@ impl LogReader {
         Ok(reader)
     }
 
-    /// The next record; none at the end of the log.
+    /// The next record; `None` at the end of the log.
     ///
     /// # Errors
-    /// [`LogError::Hole`] if the log was durable beyond where it ends now, and if it cannot be read.
+    /// [`LogError::Hole`] if the log was durable beyond where it ends now; and if the log cannot be read.
     #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, LogError> {
         loop {
@@ -236,7 +238,7 @@ impl LogReader {
         Lsn(self.at)
     }
 
-    /// Whether the buffer has what follows on the segments, which have it then, too.
+    /// Whether the buffer has what follows on the segments. If so, the segments have it too after this.
     fn go_on_in_tail(&mut self) -> Result<bool, LogError> {
         let is_last = self.timelines.len() == 1;
         let Some(end) = self.previous_end().filter(|_| is_last) else { return Ok(false) };
@@ -247,7 +249,7 @@ impl LogReader {
             self.idle = tail.files.idle.clone();
             let last = self.segments.keys().next_back().map_or(0, |number| self.geometry.start(*number));
             self.timelines.iter_mut().for_each(|timeline| timeline.last_segment = last);
-            // What was read of their places is read again.
+            // What was read of their places must be read again.
             self.window.move_to(u64::MAX);
             self.ahead = None;
         }
@@ -255,7 +257,7 @@ impl LogReader {
         has_written
     }
 
-    /// What the next timeline has to know of the log, all of which has been read.
+    /// What the next timeline must know of the log, all of which has been read.
     pub(crate) fn previous_end(&mut self) -> Option<PreviousEnd> {
         self.sum_up();
         let last = self.timelines.front()?;
@@ -264,7 +266,7 @@ impl LogReader {
         Some(PreviousEnd { lsn: self.at, durable, checksum: self.checksum.finish() })
     }
 
-    /// The frame at a place, if there is one of the timeline; its bytes are in the window then.
+    /// The frame at a place, if the timeline has one there; its bytes are then in the window.
     fn frame_at(&mut self, at: u64, salt: u64) -> Result<Option<FrameHeader>, LogError> {
         let seed = self.options.seed(salt, at);
         loop {
@@ -283,14 +285,14 @@ impl LogReader {
         }
     }
 
-    /// What would be the header of a frame at a place.
+    /// The bytes at a place, read as the header of a frame.
     fn header_at(&mut self, at: u64) -> Result<Option<FrameHeader>, LogError> {
         let there = self.load(at, HEADER_BYTES)?;
         let bytes = self.window.from(at).first_chunk().filter(|_| there);
         Ok(bytes.and_then(FrameHeader::from_bytes))
     }
 
-    /// Goes over bytes that are in the window.
+    /// Moves on by `bytes`, which are in the window.
     fn advance(&mut self, bytes: u64) -> Result<(), LogError> {
         let end = self.at + bytes;
         while end >= self.segment_end {
@@ -304,20 +306,20 @@ impl LogReader {
         Ok(())
     }
 
-    /// Goes on within the window.
+    /// Moves on to `at` within the window.
     fn go_on_to(&mut self, at: u64) {
         self.at = at;
         self.sum_up();
         self.go_to(at);
     }
 
-    /// The next frame begins at `at`.
+    /// Notes that the next frame begins at `at`.
     fn go_to(&mut self, at: u64) {
         (self.at, self.summed) = (at, at);
         self.segment_end = self.geometry.start(self.geometry.number(at) + 1);
     }
 
-    /// Takes what was gone over into the checksum.
+    /// Adds what was passed to the checksum.
     fn sum_up(&mut self) {
         if self.is_checked {
             let bytes = self.window.get(self.summed, (self.at - self.summed) as usize);
@@ -326,7 +328,7 @@ impl LogReader {
         self.summed = self.at;
     }
 
-    /// Whether the segment that begins at `at` follows on the one that has just been read.
+    /// Checks that the segment that begins at `at` follows on the one that has just been read.
     fn check_segment(&self, at: u64, checksum: u64) -> Result<(), LogError> {
         let next = self.segment_of(at).map(|segment| segment.header);
         match next.filter(|next| (next.previous_end, next.previous_checksum) != (at, checksum)) {
@@ -335,10 +337,10 @@ impl LogReader {
         }
     }
 
-    /// Goes on where the next timeline begins.
+    /// Continues where the next timeline begins.
     fn leave_timeline(&mut self, checksum: u64) -> Result<(), LogError> {
         self.sum_up();
-        // A log that was begun after a close does not know it.
+        // A log that was begun after a close does not know the checksum.
         if std::mem::replace(&mut self.is_checked, self.checks)
             && checksum != 0
             && self.checksum.finish() != checksum
@@ -353,7 +355,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// Whether the log may end here, where no record is.
+    /// Checks whether the log may end here, where there is no record.
     fn check_end(&mut self) -> Result<(), LogError> {
         let Some(timeline) = self.timelines.front() else { return Ok(()) };
         let (at, salt, last_segment, end) = (self.at, timeline.salt, timeline.last_segment, timeline.end);
@@ -369,13 +371,13 @@ impl LogReader {
         }
     }
 
-    /// Whether the frame at `at`, which is not whole, ends after the beginning of the last segment: its first part was durable
-    /// when that was begun, the rest need not have been.
+    /// Whether the incomplete frame at `at` ends after the beginning of the last segment: its first part was durable
+    /// when that segment was begun, but the rest need not have been.
     fn reaches_beyond(&mut self, at: u64, last_segment: u64) -> Result<bool, LogError> {
         Ok(self.header_at(at)?.is_some_and(|header| at + header.bytes() > last_segment))
     }
 
-    /// Up to where a record after `at` says that the log was durable, if that is beyond `at`.
+    /// The place beyond `at` up to which the log was durable according to a record after `at`, if there is one.
     fn durable_beyond(&mut self, at: u64, salt: u64, last_segment: u64) -> Result<Option<u64>, LogError> {
         // The segment after the last one may have lost its header.
         self.is_beyond_end = true;
@@ -409,16 +411,16 @@ impl LogReader {
         Ok(true)
     }
 
-    /// Adds what follows on the window; false if no segment has it.
+    /// Adds the next chunk to the window; false if no segment has it.
     fn load_chunk(&mut self, at: u64) -> Result<bool, LogError> {
         let Some(chunk) = self.chunk_at(at) else { return Ok(false) };
-        // One chunk is all there is of a short log.
+        // A short log has only one chunk.
         let goes_on = self.window.has_read();
         let ahead = self.ahead.take().and_then(|ahead| ahead.finish(&chunk));
         let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room()));
         match read {
             Ok(()) => self.window.follow(room, chunk.bytes, chunk.passed_over),
-            // Some crashes leave a file shorter than it was.
+            // After some crashes a file is shorter than it was.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(source) => return Err(LogError::Files { action: "read a segment", source }),
         }
@@ -429,34 +431,34 @@ impl LogReader {
         Ok(true)
     }
 
-    /// What is read of the log from `at` on; none if no segment has it.
+    /// The chunk to read from `at` on; `None` if no segment has it.
     fn chunk_at(&self, at: u64) -> Option<Chunk> {
         let file = self.file_of(at)?.clone();
         let offset = self.geometry.offset(at);
         let from = offset - offset % PAGE_SIZE as u64;
         let passed_over = (offset - from) as usize;
-        // No more than is asked for: a feed reads the log again and again as it grows.
+        // No more than requested: a feed reads the log again and again as it grows.
         let wanted = self.until.saturating_sub(at).max(1).saturating_add(offset - from);
         let wanted = wanted.min(self.window.chunk_bytes() as u64).next_multiple_of(PAGE_SIZE as u64);
         let bytes = wanted.min(self.geometry.segment_bytes - from) as usize;
         Some(Chunk { file, from, bytes, passed_over })
     }
 
-    /// The segment that holds a place of the present timeline.
+    /// The segment that holds a place of the current timeline.
     fn segment_of(&self, at: u64) -> Option<&Segment> {
         let timeline = self.timelines.front()?.number;
         let segment = self.segments.get(&self.geometry.number(at))?;
         (segment.header.timeline == timeline).then_some(segment)
     }
 
-    /// The file that holds a place of the present timeline; after its end also the one that would hold it if it had a header.
+    /// The file that holds a place of the current timeline; after its end also the one that would, if it had a header.
     fn file_of(&self, at: u64) -> Option<&Arc<dyn File>> {
         let idle = || self.idle.get(&self.geometry.number(at)).filter(|_| self.is_beyond_end);
         self.segment_of(at).map(|segment| &segment.file).or_else(idle)
     }
 }
 
-/// The timelines of a log, in order. A segment that is missing in between is noticed when records do not reach the next one.
+/// The timelines of a log, in order. A missing segment is noticed when records do not reach the next timeline.
 fn timelines(files: &LogFiles) -> VecDeque<Timeline> {
     let mut timelines = VecDeque::<Timeline>::new();
     for (number, Segment { header, .. }) in &files.segments {

@@ -1,4 +1,4 @@
-//! All records of a log, read and checked by one thread while another works with those that came before.
+//! All records of a log, read and checked by one thread while another works with earlier ones.
 
 use crate::{LogError, LogReader, Record};
 use vellum_base::{
@@ -10,23 +10,23 @@ use vellum_base::{
 };
 use vellum_vm::prefetch;
 
-/// About how many bytes of records go from thread to thread at once. A shorter log needs no thread.
+/// About how many bytes of records are passed between threads at once. A shorter log needs no second thread.
 const BATCH_BYTES: usize = if cfg!(any(test, shuttle)) { 1 << 10 } else { 256 << 10 };
 /// How many batches wait at most.
 const BATCHES: usize = 4;
-/// What lies so far ahead is fetched while a record is shown.
+/// How far ahead is prefetched while a record is shown.
 const AHEAD_BYTES: usize = 1 << 10;
 
-/// Records that follow each other.
+/// Consecutive records.
 #[derive(Default)]
 struct Batch {
-    /// Where each one begins in the log, and how long its payload is.
+    /// Where each record begins in the log, and the length of its payload.
     records: Vec<(Lsn, usize)>,
     payloads: Vec<u8>,
 }
 
 impl Batch {
-    /// Reads the next records instead of those that are here. Returns whether there may be more.
+    /// Replaces the records by the next ones. Returns whether there may be more.
     fn fill(&mut self, reader: &mut LogReader) -> Result<bool, LogError> {
         self.records.clear();
         self.payloads.clear();
@@ -43,7 +43,7 @@ impl Batch {
         for (lsn, bytes) in &self.records {
             let (payload, others) = rest.split_at_checked(*bytes).unwrap_or_default();
             rest = others;
-            // Another processor has it in its cache.
+            // It is in the cache of another processor.
             prefetch(others.as_ptr().wrapping_add(AHEAD_BYTES), *bytes);
             show(Record { lsn: *lsn, payload })?;
         }
@@ -52,10 +52,10 @@ impl Batch {
 }
 
 impl LogReader {
-    /// Shows all records that follow, in order. Of a long log, another thread reads and checks what comes next meanwhile.
+    /// Shows all records that follow, in order. If the log is long, another thread reads and checks ahead.
     ///
     /// # Errors
-    /// As for [`next`](Self::next), when all records before have been shown; and the first one of `show`, which is shown no more then.
+    /// As for [`next`](Self::next), when all before has been shown; and the first error of `show`, which ends this.
     pub fn for_each<E: From<LogError>>(
         &mut self,
         mut show: impl FnMut(Record<'_>) -> Result<(), E>,
@@ -76,32 +76,32 @@ impl LogReader {
         Ok(())
     }
 
-    /// None, and nothing was read, if the system refuses a thread.
+    /// `None`, with nothing read, if the system refuses a thread.
     fn show_by_two<E: From<LogError>>(
         &mut self,
         show: &mut impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         thread::scope(|scope| {
             let (sender, batches) = sync_channel(BATCHES);
-            // Whoever puts one back never waits: there are no more.
+            // Returning a batch never waits: there are no more batches than that.
             let (back, used) = sync_channel(BATCHES + 2);
             let read = move || read_all(self, &sender, &used);
             let reading = spawn_scoped(scope, "vellum-log-check", read).ok()?;
             let shown = batches.iter().try_for_each(|batch: Batch| {
                 batch.show(show)?;
-                // It is of no use to a thread that has ended.
+                // A thread that has ended has no use for it.
                 let _ = back.send(batch);
                 Ok(())
             });
             drop(batches);
-            // Which panics no more than `next` does.
+            // It panics only if `next` does.
             let read = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Some(shown.and_then(|()| Ok(read?)))
         })
     }
 }
 
-/// Reads all records to the end of the log, or until nobody takes them.
+/// Reads all records to the end of the log, or until no thread takes them.
 fn read_all(
     reader: &mut LogReader,
     batches: &SyncSender<Batch>,

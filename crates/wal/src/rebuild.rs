@@ -1,5 +1,5 @@
-//! A log made of records that have their places already: what a database is recovered from that is made of a backup and an
-//! archive.
+//! A log built from records that already have their places: a database that is restored from a backup and an archive is
+//! recovered from it.
 
 use crate::{
     LogError, LogOptions,
@@ -10,17 +10,17 @@ use std::io;
 use vellum_base::{Lsn, PAGE_SIZE, checksum};
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, FileOptions};
 
-/// The timeline of such a log; the database that is recovered from it goes on with the next.
+/// The timeline of such a log; the database that is recovered from it continues with the next one.
 const TIMELINE: u64 = 1;
 
-/// Writes the files of a log. What lies between two records is filled with nothing.
+/// Writes the files of a log. Gaps between records are filled with voids.
 pub struct LogRebuilder<'d> {
     directory: &'d dyn Directory,
     options: LogOptions,
     geometry: Geometry,
-    /// Where the log goes on.
+    /// Where the log continues.
     at: u64,
-    /// The segment that is being filled: its file, header included.
+    /// The segment that is being filled: its number, and its file, header included.
     number: u64,
     segment: AlignedBuffer,
     /// Where the log ended before this segment, and the checksum of the one before.
@@ -31,7 +31,7 @@ impl<'d> LogRebuilder<'d> {
     /// Begins the log at `at`, in a directory that holds none.
     ///
     /// # Errors
-    /// If the options are out of their range.
+    /// If the options are out of range.
     pub fn begin(directory: &'d dyn Directory, options: &LogOptions, at: Lsn) -> Result<Self, LogError> {
         options.check()?;
         let geometry = Geometry { segment_bytes: options.segment_bytes };
@@ -58,7 +58,7 @@ impl<'d> LogRebuilder<'d> {
         self.push_frame(Kind::Record, payload)
     }
 
-    /// Makes all of it durable. Gives where it ends.
+    /// Makes the log durable. Returns where it ends.
     ///
     /// # Errors
     /// As for [`push`](Self::push).

@@ -1,10 +1,10 @@
-//! Places of records in the log: reserved in order, filled side by side.
+//! Places of records in the log: reserved in order, filled in parallel.
 
 use crate::{Log, LogError, frame::frame_bytes};
 use vellum_base::Lsn;
 
 impl Log {
-    /// Appends a record; says where it is. It is neither written nor durable yet: see [`wait`](Self::wait).
+    /// Appends a record and returns its place. The record is neither written nor durable yet: see [`wait`](Self::wait).
     ///
     /// # Errors
     /// As for [`admit`](Self::admit), [`reserve`](Self::reserve) and [`Reservation::fill`].
@@ -13,8 +13,8 @@ impl Log {
         self.reserve(payload.len())?.fill(payload)
     }
 
-    /// Reserves the place of a record of so many bytes. That waits for nothing, so it may be done under latches: records are
-    /// in the order of their reservations.
+    /// Reserves the place of a record of `payload_bytes`. This never waits, so it may be done under latches: records
+    /// are in the order of their reservations.
     ///
     /// # Errors
     /// [`LogError::RecordTooLong`].
@@ -29,8 +29,8 @@ impl Log {
     }
 }
 
-/// The place of a record that is not there yet. All records after it wait for it: it is filled at once. If it is dropped, it
-/// is filled with nothing.
+/// The place of a record that has not been written yet. All later records wait for it, so it must be filled at once. If
+/// it is dropped, its place is filled with a void.
 #[must_use = "the records after it wait for it"]
 pub struct Reservation<'l> {
     log: &'l Log,
@@ -46,14 +46,14 @@ impl Reservation<'_> {
         Lsn(self.lsn)
     }
 
-    /// Writes the record into its place, of which it is exactly as long. If the buffer is full that waits until it has been
-    /// written, so no latch is held.
+    /// Writes the record into its place, which has exactly its length. If the buffer is full this waits until the
+    /// buffer has been written, so no latch may be held.
     ///
     /// # Errors
     /// As for [`Log::wait`]: the record is not in the log.
     ///
     /// # Panics
-    /// If the payload has another length.
+    /// If the payload has a different length.
     pub fn fill(mut self, payload: &[u8]) -> Result<Lsn, LogError> {
         assert_eq!(payload.len(), self.payload_bytes, "a record is as long as its place");
         self.is_open = false;
@@ -61,8 +61,8 @@ impl Reservation<'_> {
         Ok(self.lsn())
     }
 
-    /// Where the record will be, for a caller that keeps nothing else. It fills the place by [`Log::fill_at`] or gives it up by
-    /// [`Log::cancel_at`]: nothing else does.
+    /// Where the record will be, for a caller that keeps only that. The caller must fill the place by [`Log::fill_at`]
+    /// or give it up by [`Log::cancel_at`].
     #[must_use = "the records after it wait for it"]
     pub fn into_lsn(mut self) -> Lsn {
         self.is_open = false;
@@ -73,7 +73,7 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // If that fails the log takes nothing any more.
+            // If that fails the log accepts nothing more.
             let _ = self.log.cancel_at(self.lsn(), self.payload_bytes);
         }
     }

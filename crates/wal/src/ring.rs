@@ -1,17 +1,17 @@
-//! The buffer of the log: a ring in memory, into which threads write frames side by side.
+//! The buffer of the log: a ring in memory, into which threads write frames in parallel.
 //!
-//! A place is reserved by one atomic addition. The thread that has it waits until the ring has room there, copies its frame,
-//! and then publishes where the frame ends. The flushing thread walks from end to end over what has been published: it never
-//! passes a frame that is still being copied. (MySQL 8.0 calls such a list of published ends a link buffer.)
+//! A place is reserved by one atomic addition. The thread that reserved it waits until the ring has room there, copies
+//! its frame, and then publishes where the frame ends. The flushing thread follows the published ends: it never passes
+//! a frame that is still being copied. (MySQL 8.0 calls such a list of published ends a link buffer.)
 //!
 //! # Invariants
-//! - A frame's bytes are written by the thread that reserved them only, after the bytes that were there a lap before have been
-//!   released, and before its end is published.
-//! - The end at a place is of this lap if it is greater than the place, and by no more than a lap: an end of an earlier lap is at most
-//!   the place, and one of a later lap is farther away, as no frame is longer than the ring.
+//! - Only the thread that reserved a frame writes its bytes, after the bytes of the lap before at that place have been
+//!   released, and before the end of the frame is published.
+//! - The end at a place belongs to this lap if it is greater than the place, by at most one lap. An end of an earlier
+//!   lap is at most the place, and one of a later lap is farther away, as no frame is longer than the ring.
 //!
-//! The words may lie in a file that is mapped by all: then a frame that is [filled](Ring::advance), and all before it, is with the
-//! operating system, because memory that one thread has seen another one see is there when both are killed.
+//! The words may lie in a file that is mapped shared. Then a frame that is [filled](Ring::advance), and all before it,
+//! is with the operating system: what one thread has stored and another has seen stays there when both are killed.
 
 use crate::{
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES},
@@ -24,7 +24,7 @@ const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
 pub(crate) struct Ring {
     words: Words,
-    /// For each place at which a frame may begin, where it ends.
+    /// For each place at which a frame may begin, the end of that frame.
     ends: Words,
     bytes: u64,
     reserved: Apart<AtomicU64>,
@@ -42,7 +42,8 @@ impl Ring {
         Self::over(None, bytes, lsn)
     }
 
-    /// A ring of so many bytes, a power of two, for a log that goes on at `lsn`: of these words, which outlive the process, or in memory.
+    /// A ring of `bytes`, a power of two, of a log that goes on at `lsn`: over words that outlive the process, or in
+    /// memory.
     pub fn over(shared: Option<Words>, bytes: u64, lsn: u64) -> Result<Self, VmError> {
         debug_assert!(bytes.is_power_of_two() && (bytes >= PAGE_SIZE as u64 || cfg!(loom)));
         let count = (bytes / WORD_BYTES) as usize;
@@ -60,27 +61,27 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Reserves a place for a frame; says where.
+    /// Reserves a place for a frame, and returns it.
     #[inline]
     pub fn reserve(&self, frame_bytes: u64) -> u64 {
-        // SeqCst, here and in `reserved`: whoever says something and then asks where the log ends knows that what is reserved behind
-        // that place finds what was said.
+        // SeqCst, here and in `reserved`: a thread that announces something and then reads where the log ends knows
+        // that whatever is reserved after that place finds the announcement.
         self.reserved.0.fetch_add(frame_bytes, Ordering::SeqCst)
     }
 
-    /// Up to where places have been reserved.
+    /// The place up to which the ring is reserved.
     pub fn reserved(&self) -> u64 {
         self.reserved.0.load(Ordering::SeqCst)
     }
 
-    /// Whether what ends at `end` can be written now.
+    /// Whether a frame that ends at `end` can be written now.
     #[inline]
     pub fn has_room(&self, end: u64) -> bool {
         // Acquire: what was there has been read before it is overwritten.
         end <= self.released.0.load(Ordering::Acquire) + self.bytes || planted(RingBug::NoLookAtRoom)
     }
 
-    /// Writes a frame into its place, for which there is room, and publishes it.
+    /// Writes a frame into its place, which has room, and publishes it.
     #[inline]
     pub fn fill(&self, lsn: u64, header: &FrameHeader, payload: &[u8]) {
         debug_assert!(self.has_room(lsn + header.bytes()));
@@ -103,14 +104,14 @@ impl Ring {
             self.word(at).store(0, Ordering::Relaxed);
             at += WORD_BYTES;
         }
-        // Release: the thread that finds the end finds the frame.
+        // Release: a thread that finds the end finds the frame.
         let order = if planted(RingBug::RelaxedEnd) { Ordering::Relaxed } else { Ordering::Release };
         self.end_at(lsn).store(end, order);
         self.fetch_after(end);
     }
 
-    /// Fetches the memory of the frame after the one that ends at `end`, if its place has not been reserved: the next latch would wait
-    /// until stores to memory that the processor has to fetch first are done.
+    /// Prefetches the memory of the frame after the one that ends at `end`, if its place has not been reserved:
+    /// otherwise the next latch would wait for stores to memory that the processor must fetch first.
     #[inline]
     fn fetch_after(&self, end: u64) {
         /// Most frames are shorter.
@@ -126,7 +127,7 @@ impl Ring {
         self.is_shared
     }
 
-    /// Up to where all frames from the one at `from` on have been published. If what lies there has been released, it may be less.
+    /// The place up to which all frames from `from` on have been published; maybe less if `from` has been released.
     pub fn filled(&self, from: u64) -> u64 {
         let mut at = from;
         loop {
@@ -140,7 +141,8 @@ impl Ring {
         }
     }
 
-    /// Up to where all frames have been published. Threads may ask at the same time; one that is slow may hear of less than others did.
+    /// The place up to which all frames have been published. Threads may call this in parallel; a slow one may get
+    /// less.
     #[inline]
     pub fn advance(&self) -> u64 {
         let known = self.frontier();
@@ -152,13 +154,13 @@ impl Ring {
         filled
     }
 
-    /// What [`advance`](Self::advance) came to last.
+    /// The last place that [`advance`](Self::advance) reached.
     pub fn frontier(&self) -> u64 {
-        // Acquire: what is before it has been published by threads that this one hears of by way of it only.
+        // Acquire: the frames before it may have been published by threads of which this one learns only through it.
         self.frontier.0.load(Ordering::Acquire)
     }
 
-    /// Copies what lies at `from`, which has been published and not released. Both are a multiple of a word long.
+    /// Copies what lies at `from`, which has been published and not released. Both are multiples of a word.
     pub fn copy_to(&self, from: u64, target: &mut [u8]) {
         let (ahead, again) = self.words_from(from);
         match target.split_at_mut_checked(ahead.len() * WORD_BYTES as usize) {
@@ -170,17 +172,17 @@ impl Ring {
         }
     }
 
-    /// So many bytes of what lies at `from`, as [`copy_to`](Self::copy_to) copies it.
+    /// Copies `bytes` from `from`, as [`copy_to`](Self::copy_to) does.
     pub fn copy(&self, from: u64, bytes: u64) -> Vec<u8> {
         let mut copy = vec![0; bytes as usize];
         self.copy_to(from, &mut copy);
         copy
     }
 
-    /// What lies before the page of `lsn` may be overwritten: the rest of that page is written to the file once more.
+    /// What lies before the page of `lsn` may be overwritten. That page stays: it is written to the file once more.
     pub fn release(&self, lsn: u64) {
         let page = if cfg!(loom) { ALIGNMENT } else { PAGE_SIZE as u64 };
-        // Release: what was read of it has been read.
+        // Release: the reads of it are done.
         self.released.0.store(lsn - lsn % page, Ordering::Release);
     }
 
@@ -213,7 +215,7 @@ impl Ring {
     }
 }
 
-/// Stores bytes in words, the last one with zeroes after them.
+/// Stores bytes in words; the last word is filled up with zeroes.
 #[inline]
 fn store(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
@@ -226,8 +228,8 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// The last bytes, fewer than a word, with zeroes after them.
-// Not by way of memory: a word that is read from several smaller stores waits until all stores before them are done.
+/// The last bytes, fewer than a word, filled up with zeroes.
+// Not through memory: a word read back from several smaller stores waits until all earlier stores are done.
 #[inline]
 fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
     match bytes.last_chunk() {
@@ -236,7 +238,7 @@ fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
     }
 }
 
-/// Copies words. Their number is that of the bytes.
+/// Copies words, as many as fit the bytes.
 #[inline]
 fn load(words: &[AtomicU64], target: &mut [u8]) {
     let (target, rest) = target.as_chunks_mut::<8>();

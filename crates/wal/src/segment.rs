@@ -1,7 +1,7 @@
 //! Segments: the files of the log, and how places in the log map to places in them.
 //!
-//! The log is one stream of bytes; an LSN is a place in it. Segment `n` is a file of fixed size that holds the bytes from
-//! `n * payload` on, after one page with its header. Frames run over the ends of segments.
+//! The log is one stream of bytes; an LSN is a place in it. Segment `n` is a file of fixed size that holds the bytes
+//! from `n * payload` on, after one page with its header. Frames may cross the ends of segments.
 //!
 //! | bytes of the header | what |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | 64..72 | checksum of what the segment before holds, up to that LSN |
 //! | 4088..4096 | checksum of the bytes before |
 //!
-//! All numbers are little-endian; what is not named is zero.
+//! All numbers are little-endian; all other bytes are zero.
 
 use crate::buffer_file::BUFFER;
 use vellum_base::{PAGE_SIZE, checksum};
@@ -26,10 +26,10 @@ const MAGIC: [u8; 8] = *b"VELLUMLG";
 pub(crate) const FORMAT_VERSION: u32 = 1;
 /// How the names of segments begin.
 const PREFIX: &str = "segment-";
-/// The name of a segment that is being prepared.
+/// The name of a segment file that is being prepared.
 pub(crate) const UNFINISHED: &str = "unfinished";
 
-/// What maps LSNs to segments.
+/// Maps LSNs to segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     /// The size of a segment's file, in bytes: a multiple of [`PAGE_SIZE`], at least two pages.
@@ -58,14 +58,14 @@ impl Geometry {
     }
 }
 
-/// What a segment says about itself and the one before.
+/// What a segment says about itself and the segment before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentHeader {
     pub database: [u8; 16],
     pub timeline: u64,
     pub number: u64,
     pub segment_bytes: u64,
-    /// Where the log ended before this segment: its first LSN, or one before that if the timeline begins here.
+    /// Where the log ended before this segment: its first LSN, or an earlier one if a timeline begins here.
     pub previous_end: u64,
     /// The checksum of what the segment of the byte before that LSN holds up to it; 0 if there is none.
     pub previous_checksum: u64,
@@ -115,7 +115,7 @@ impl SegmentHeader {
         })
     }
 
-    /// With what the checksums of the frames that begin in this segment are salted.
+    /// The salt of the checksums of the frames that begin in this segment.
     pub fn salt(&self) -> u64 {
         salt(self.database, self.timeline)
     }
@@ -134,7 +134,7 @@ pub(crate) fn salt(database: [u8; 16], timeline: u64) -> u64 {
 pub(crate) enum HeaderPage {
     /// Nothing that was ever a header.
     None,
-    /// A header that was not written whole, or has changed since.
+    /// A header that was not written completely, or has changed since.
     Damaged,
     /// The header of a version that this program does not know.
     Version(u32),
@@ -151,7 +151,7 @@ pub fn is_segment(name: &str) -> bool {
     name == UNFINISHED || name == BUFFER || number_of(name).is_some()
 }
 
-/// Which segment a file is, if it is one.
+/// The number of the segment that a file is, if it is one.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()

@@ -1,8 +1,8 @@
 //! Crashes and failures at every moment, on a simulated disk; and whether each planted bug is noticed.
 //!
-//! A run is a seed: a few lives of one log. In each life the log is opened, records are appended, waited for and discarded,
-//! until the disk fails; then it crashes, and any part of what was not synced survives. The model knows all that was
-//! appended and how far it was acknowledged.
+//! A run is a seed: a few lives of one log. In each life the log is opened, and records are appended, waited for and
+//! discarded, until the disk fails. Then it crashes, and any part of what was not synced survives. The model knows
+//! everything that was appended and how far it was acknowledged.
 
 use crate::{Durability, Log, LogError, LogOptions, LogReader, plant::Bug, segment};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -23,9 +23,9 @@ struct Model {
     buffered: Lsn,
     /// The greatest LSN that was handed out.
     last: Lsn,
-    /// The log takes nothing any more.
+    /// The log accepts nothing more.
     has_failed: bool,
-    /// The database was closed: it needs nothing of the log, which was removed, or is about to be.
+    /// The database was closed: it no longer needs the log, which was removed, or is about to be.
     is_closed: bool,
 }
 
@@ -42,7 +42,7 @@ fn options(bug: Option<Bug>) -> LogOptions {
 }
 
 impl Model {
-    /// Opens the log, and compares what it holds with what it should.
+    /// Opens the log, and compares its contents with what they should be.
     fn open(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
         if self.is_closed {
             return self.begin(disk, options);
@@ -78,7 +78,7 @@ impl Model {
         Ok(Some(log))
     }
 
-    /// Begins a log where nothing is needed of the one before.
+    /// Begins a log when nothing of the former one is needed.
     fn begin(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
         let options = LogOptions { least: self.from, ..options.clone() };
         let Ok(log) = Log::begin(Arc::new(disk.clone()), &options) else { return Ok(None) };
@@ -170,7 +170,7 @@ impl Model {
         log.admit()?;
         let place = log.reserve(bytes)?;
         let lsn = place.lsn();
-        // From now on it may be found after a crash.
+        // From now on the record may be found after a crash.
         self.last = self.last.max(lsn);
         self.records.insert(lsn.0, payload.clone());
         if random.random() {
@@ -209,10 +209,10 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
             }
         }
         if random.random_ratio(1, 3) && !model.has_failed {
-            // The process is killed: what it has written is there, and no more durable than it was.
+            // The process is killed: what it has written stays, and is no more durable than before.
             disk.heal();
         } else {
-            // The power goes, or the system drops what it could not write.
+            // The power fails, or the system drops what it could not write.
             model.buffered = model.acknowledged;
             disk = disk.crash();
         }
@@ -221,7 +221,7 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
     model.open(&disk, &options(bug))?.map(drop).ok_or_else(|| "a disk that is well does not open".to_owned())
 }
 
-/// Damages part of what was durable, and had been followed by another sync. It must not look like the end of the log.
+/// Damages part of what was durable and followed by another sync. It must not look like the end of the log.
 fn damage(seed: u64, bug: Option<Bug>) -> Check {
     let mut random = StdRng::seed_from_u64(seed);
     let (mut model, disk) = (Model::default(), SimulatedDisk::new(seed));
@@ -241,7 +241,7 @@ fn damage(seed: u64, bug: Option<Bug>) -> Check {
     let at = random.random_range(begin.0..shown.0);
     let file = disk.file(&segment::name(geometry.number(at)));
     let offset = if random.random_ratio(1, 8) { random.random_range(0..72) } else { geometry.offset(at) };
-    // What comes after the damage is whole, and tells.
+    // What comes after the damage is whole, and shows it.
     let (sector, page) = (at / 512 * 512, at / 4096 * 4096);
     match random.random_range(0..3) {
         0 if sector + 512 <= shown.0 => file.overwrite(offset / 512 * 512, &[0; 512]),
@@ -254,14 +254,14 @@ fn damage(seed: u64, bug: Option<Bug>) -> Check {
         Ok::<_, LogError>(())
     });
     match outcome {
-        // What is damaged is filled with zeroes up to the next record, or is not read.
+        // The damaged part is filled with zeroes up to the next record, or is not read.
         Ok(_) if found == model.records.into_iter().collect::<Vec<_>>() => Ok(()),
         Ok(_) => Err(format!("{} records without a word, damaged at {at}", found.len())),
         Err(_) => Ok(()),
     }
 }
 
-/// The disk has no room for another segment, so a record is written in part, and the process is killed.
+/// The disk has no room for another segment, so a record is written only in part, and the process is killed.
 fn short_of_segments(bug: Option<Bug>) -> Check {
     const PAYLOAD: usize = 1104;
     let (disk, options) = (SimulatedDisk::new(1), options(bug));
@@ -299,7 +299,7 @@ fn a_record_that_was_written_in_part_survives_the_process() {
     short_of_segments(None).unwrap();
 }
 
-/// How many seeds a test tries: `VELLUM_SEEDS`, or so many.
+/// How many seeds a test tries: `VELLUM_SEEDS`, or `default`.
 fn seeds(default: u64) -> u64 {
     std::env::var("VELLUM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(default)
 }
@@ -320,7 +320,7 @@ fn damage_to_what_was_durable_is_never_taken_for_the_end() {
 
 #[test]
 fn planted_bugs_are_noticed() {
-    // Those that have found one each come first.
+    // Seeds that have found a bug each come first.
     const KNOWN: [u64; 8] = [0, 1, 2, 3, 4, 14, 35, 3358];
     for bug in Bug::ALL {
         if short_of_segments(Some(bug)).is_err() {

@@ -1,26 +1,27 @@
-//! How many wait for syncs, how many of them a sync serves, and when the next one begins.
+//! How many wait for syncs, how many of them a sync serves, and when the next sync begins.
 //!
-//! While threads or tasks commit one after the other, a sync that began as soon as one of them waits would serve only that one, and
-//! the others, which come a moment later, would wait for two. So the next sync *gathers* first: it begins when as many wait as have lately, at
-//! the latest after as much time as the last one took. One that is alone waits for nobody. (PostgreSQL's `commit_delay` and
-//! MySQL's `binlog_group_commit_sync_delay` are times that somebody has to choose; here both numbers are measured.)
+//! While threads or tasks commit one after the other, a sync that began as soon as one of them waits would serve only
+//! that one, and the others, which come a moment later, would wait for two syncs. So the next sync *gathers* first: it
+//! begins when as many wait as have lately, but at the latest after as long as the last sync took. A client that is
+//! alone never waits. (PostgreSQL's `commit_delay` and MySQL's `binlog_group_commit_sync_delay` are times that an
+//! administrator must choose; here both numbers are measured.)
 
 use std::{sync::PoisonError, time::Duration};
 use vellum_base::Lsn;
 use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
 
-/// How many syncs there have been since the log was opened, and for how many records that tasks or threads wait for.
+/// How many syncs there have been since the log was opened, and how many records tasks or threads waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SyncCounts {
     /// How many syncs have made records durable.
     pub syncs: u64,
-    /// How many records were waited for when a sync began, added up over the syncs.
+    /// How many records were waited for when a sync began, summed over the syncs.
     pub waiting: u64,
-    /// How many of those the sync has made durable. The others came while it was written, or were not filled yet.
+    /// How many of these the sync made durable. The others came while it was written, or were not filled yet.
     pub acknowledged: u64,
 }
 
-/// The counts, and what the next sync is to wait for.
+/// The counts, and how many the next sync must wait for.
 #[derive(Default)]
 pub(crate) struct Syncs {
     state: Mutex<State>,
@@ -30,27 +31,27 @@ pub(crate) struct Syncs {
 #[derive(Default)]
 struct State {
     counts: SyncCounts,
-    /// What threads wait for.
+    /// The records that threads wait for.
     threads: Vec<Lsn>,
-    /// How many were waiting when a sync began, of late.
+    /// How many were waiting when recent syncs began.
     expected: usize,
-    /// How many are still to come before the sync that is about to begin; zero if none is.
+    /// How many are still missing before the sync that is about to begin; zero if none is about to.
     missing: usize,
-    /// How long the last sync took, with what was written for it.
+    /// How long the last sync took, including the writes for it.
     took: Duration,
 }
 
-/// A sync begins no later for this reason, however slow the device is.
+/// The longest time that a sync gathers, however slow the device is.
 const GATHERING_MAX: Duration = Duration::from_millis(10);
 
-/// A thread waits for a record.
+/// The wait of a thread for a record.
 pub(crate) struct Waits<'s> {
     syncs: &'s Syncs,
     lsn: Lsn,
 }
 
 impl Syncs {
-    /// This thread waits until a record is durable.
+    /// Notes that this thread waits until a record is durable.
     pub fn wait(&self, lsn: Lsn) -> Waits<'_> {
         let mut state = self.lock();
         state.threads.push(lsn);
@@ -58,7 +59,7 @@ impl Syncs {
         Waits { syncs: self, lsn }
     }
 
-    /// A task waits for a record, too.
+    /// Notes that a task waits for a record.
     pub fn note_task(&self) {
         self.count(self.lock());
     }
@@ -72,16 +73,16 @@ impl Syncs {
         }
     }
 
-    /// The records that threads and these `tasks` wait for. Before `durable` all is durable: what waits for that has not heard of it yet.
+    /// The records that threads and these `tasks` wait for. Waits for records before `durable` are over.
     pub fn awaited(&self, durable: Lsn, tasks: Vec<Lsn>) -> Vec<Lsn> {
         awaited(&self.lock(), durable, tasks)
     }
 
-    /// Returns when the next sync should begin. Before `durable` all is durable, and `tasks` are the records for which tasks wait. One thread at a time.
+    /// Returns when the next sync should begin; one thread at a time. `durable` and `tasks` are as for `awaited`.
     pub fn gather(&self, durable: Lsn, tasks: Vec<Lsn>) {
         let mut state = self.lock();
         let waiting = awaited(&state, durable, tasks).len();
-        // Nobody waits: somebody else than a commit wants the log durable.
+        // Nothing waits: the flush is not for a commit.
         if waiting == 0 || waiting >= state.expected {
             return;
         }
@@ -92,19 +93,19 @@ impl Syncs {
         state.missing = 0;
     }
 
-    /// Lets the sync begin that [gathers](Self::gather).
+    /// Lets a sync that [gathers](Self::gather) begin.
     pub fn hurry(&self) {
         self.lock().missing = 0;
         self.is_complete.notify_one();
     }
 
-    /// A sync, which took so long, has brought the log up to `end`; when it began, these were waited for.
+    /// Notes a sync that took `took` and has made the log durable up to `end`; `awaited` were waited for when it began.
     pub fn add(&self, end: Lsn, awaited: &[Lsn], took: Duration) {
         let mut state = self.lock();
         state.counts.syncs += 1;
         state.counts.waiting += awaited.len() as u64;
         state.counts.acknowledged += awaited.iter().filter(|lsn| **lsn < end).count() as u64;
-        // When fewer come, it falls by an eighth each time.
+        // If fewer come, the expectation falls by an eighth each time.
         state.expected = awaited.len().max(state.expected - state.expected.div_ceil(8));
         state.took = took;
     }
@@ -121,7 +122,7 @@ impl Syncs {
 fn awaited(state: &State, durable: Lsn, mut tasks: Vec<Lsn>) -> Vec<Lsn> {
     tasks.extend_from_slice(&state.threads);
     tasks.retain(|lsn| *lsn >= durable);
-    // A thread may wait for a record for which it has a task as well.
+    // A thread may wait for a record that a task waits for as well.
     tasks.sort_unstable();
     tasks.dedup();
     tasks

@@ -1,4 +1,4 @@
-//! The end of a log that a killed process has left in its buffer only: it is written to the segments, where it would have come.
+//! The end of a log that a killed process has left only in its buffer: it is written to the segments, where it belongs.
 
 use crate::{
     LogError,
@@ -13,10 +13,10 @@ use vellum_base::{ChecksumStream, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, Directory, File};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// How much is read at once for a checksum.
+/// How many bytes are read at once for a checksum.
 const PART_BYTES: u64 = 1 << 20;
 
-/// The files of a log, and what its last process left in the buffer.
+/// The files of a log, and what its last process has left in the buffer.
 pub(crate) struct Tail {
     pub files: LogFiles,
     directory: Arc<dyn Directory>,
@@ -26,7 +26,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// What was left. A buffer of an earlier timeline has nothing that the segments lack.
+    /// Finds what was left. A buffer of an earlier timeline has nothing that the segments lack.
     pub fn find(directory: Arc<dyn Directory>, files: LogFiles) -> Result<Self, LogError> {
         let last = files.segments.last_key_value().map(|(_, segment)| segment.header.timeline);
         let buffer = if last.is_some() { LeftBuffer::find(&*directory, &files.options)? } else { None };
@@ -37,8 +37,8 @@ impl Tail {
         Ok(Self { files, directory, buffer, taken: 0 })
     }
 
-    /// Writes what the buffer has of the last timeline from the end of the segments on to those. It need not be durable. Returns
-    /// whether there was anything.
+    /// Writes to the segments what the buffer has of the last timeline from their end on. It is not made durable.
+    /// Returns whether there was anything.
     pub fn write(&mut self, end: PreviousEnd) -> Result<bool, LogError> {
         let (Some(buffer), Some((_, last))) = (&self.buffer, self.files.segments.last_key_value()) else {
             return Ok(false);
@@ -67,7 +67,7 @@ impl Tail {
         Ok(true)
     }
 
-    /// Begins a segment when all before it is durable.
+    /// Begins a segment when everything before it is durable.
     fn begin_segment(&mut self, number: u64, timeline: u64, durable: u64) -> Result<(), LogError> {
         let start = self.files.geometry.start(number);
         make_durable(&self.files, PreviousEnd { lsn: start, durable, checksum: 0 }).map_err(failed)?;
@@ -94,7 +94,7 @@ impl Tail {
         Ok(())
     }
 
-    /// The checksum of what a segment holds that is full.
+    /// The checksum of the contents of a full segment.
     fn sum(&self, number: u64) -> io::Result<u64> {
         let mut checksum = ChecksumStream::default();
         let Some(segment) = self.files.segments.get(&number) else { return Ok(0) };
@@ -111,9 +111,9 @@ impl Tail {
     }
 }
 
-/// Writes bytes into a segment. What is around them in their pages stays.
+/// Writes bytes into a segment. The rest of their pages stays.
 fn write_into(file: &dyn File, segment_bytes: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    // Some crashes leave a file shorter than it was.
+    // After some crashes a file is shorter than it was.
     file.grow(segment_bytes)?;
     let from = offset - offset % PAGE;
     let to = (offset + bytes.len() as u64).next_multiple_of(PAGE);

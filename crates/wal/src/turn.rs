@@ -1,18 +1,18 @@
-//! Whose turn it is to write, and why a log takes nothing any more.
+//! Which thread writes, and why a log accepts nothing more.
 
 use crate::LogError;
 use std::{io, sync::Arc};
 
-/// Whose turn it is to write.
+/// The turn to write.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// A thread is flushing.
+    /// Whether a thread is flushing.
     pub is_taken: bool,
-    /// Why the log takes nothing any more.
+    /// Why the log accepts nothing more.
     pub failure: Option<Failure>,
 }
 
-/// Why a log takes nothing any more.
+/// Why a log accepts nothing more.
 #[derive(Clone)]
 pub(crate) enum Failure {
     Failed(Arc<io::Error>),

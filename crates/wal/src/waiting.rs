@@ -1,6 +1,6 @@
-//! The tasks that wait until a record has come far enough, and whether somebody asks for a flush.
+//! Tasks that wait until a record is durable enough, and requests to the log's thread.
 //!
-//! Lock order: nothing else is locked while the list is; wakers are called without it.
+//! Lock order: while the list is locked nothing else is; wakers are called without the lock.
 
 use crate::Durability;
 use std::{
@@ -22,23 +22,23 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 struct List {
     tasks: Vec<Task>,
-    /// What is asked for.
+    /// The highest request.
     request: Option<Request>,
-    /// Segments are asked for besides: what is asked for may come to nothing, and does not make them.
+    /// Whether segments are requested in addition: the other request may achieve nothing, and does not make them.
     asks_for_segments: bool,
     is_stopped: bool,
 }
 
-/// What a log's thread is asked for.
+/// What the log's thread is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Request {
     /// The next segments, before they are needed.
     Segments,
-    /// What is in the buffer is written to segments, before there is no room.
+    /// To write what is in the buffer to segments, before the buffer is full.
     Write,
-    /// A flush to the device, for which nobody waits.
+    /// A flush to the device that no thread waits for.
     FlushSoon,
-    /// A flush, and how far it is to go.
+    /// A flush, and how durable it must make records.
     Flush(Durability),
 }
 
@@ -49,7 +49,7 @@ struct Task {
 }
 
 impl Waiting {
-    /// Has a task woken when the record at `lsn` has come so far, and asks for a flush. Returns whether it did not wait for it before.
+    /// Has a task woken when the record at `lsn` is durable enough, and requests a flush. Returns whether it is new.
     pub fn add(&self, lsn: Lsn, durability: Durability, waker: &Waker) -> bool {
         let mut list = self.lock();
         let known = list
@@ -67,21 +67,22 @@ impl Waiting {
         is_new
     }
 
-    /// Whether tasks wait. If a thread that has appended a record hears of none, the flush that a task asks for later finds the record.
+    /// Whether tasks wait. If a thread that has appended finds none, the flush that a task requests later finds the
+    /// record.
     pub fn has_tasks(&self) -> bool {
-        // SeqCst, here and where a task is added: of two fences one comes first. Either the task was noted before this looks, or the
-        // record was reserved before the flush, which comes after that, looks where the log ends.
+        // SeqCst, here and where a task is added: one of the two fences comes first. Either the task was registered
+        // before this load, or the record was reserved before the flush, which comes later, reads the log's end.
         fence(Ordering::SeqCst);
         self.has_tasks.load(Ordering::Relaxed)
     }
 
-    /// Asks for something.
+    /// Makes a request.
     pub fn ask(&self, request: Request) {
         self.ask_with(self.lock(), request);
     }
 
     fn ask_with(&self, mut list: MutexGuard<'_, List>, request: Request) {
-        // Those that ask for what is asked for already wake nobody.
+        // A request that was made already wakes no thread.
         if request == Request::Segments {
             if !std::mem::replace(&mut list.asks_for_segments, true) {
                 drop(list);
@@ -94,8 +95,8 @@ impl Waiting {
         }
     }
 
-    /// Wakes the tasks for whose records `has_arrived` is true. Asks for a sync for the others, if their records are written: one
-    /// that waits for a record that was not there yet has asked in vain.
+    /// Wakes the tasks for whose records `has_arrived` is true. Requests a sync for the others, if their records are
+    /// written: a task that waits for a record that was not there yet has made its request in vain.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
         if list.tasks.is_empty() {
@@ -103,7 +104,7 @@ impl Waiting {
         }
         let arrived: Vec<_> =
             list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
-        // Relaxed: it is written under the lock, and one too many does no harm.
+        // Relaxed: it is written under the lock, and a task too many does no harm.
         self.has_tasks.store(!list.tasks.is_empty(), Ordering::Relaxed);
         if list.tasks.iter().any(|task| has_arrived(task.lsn, Durability::Buffered)) {
             self.ask_with(list, Request::Flush(Durability::Synced));
@@ -111,18 +112,18 @@ impl Waiting {
             drop(list);
         }
         for task in arrived {
-            // A waker is the caller's code. If it panics the others are woken all the same.
+            // A waker is the caller's code. If it panics the others are still woken.
             let _ = catch_unwind(AssertUnwindSafe(|| task.waker.wake()));
         }
     }
 
-    /// The records that tasks wait for until they are durable.
+    /// The records whose durability tasks wait for.
     pub fn awaited(&self) -> Vec<Lsn> {
         let list = self.lock();
         list.tasks.iter().filter(|task| task.durability == Durability::Synced).map(|task| task.lsn).collect()
     }
 
-    /// Waits until something is asked for; none when it is to end.
+    /// Waits for a request; returns `None` when the thread is to end.
     pub fn wait_for_request(&self) -> Option<Request> {
         let mut list = self.lock();
         loop {
@@ -139,13 +140,13 @@ impl Waiting {
         }
     }
 
-    /// Waits so long, unless it is to end.
+    /// Waits for `duration`, unless the thread is to end.
     pub fn pause(&self, duration: Duration) {
         let list = self.lock();
         let _ = self.asked.wait_timeout_while(list, duration, |list| !list.is_stopped);
     }
 
-    /// Waits so long, unless it is to end, or more than `request` is asked for.
+    /// Waits for `duration`, unless the thread is to end, or more than `request` is requested.
     pub fn rest(&self, duration: Duration, request: Request) {
         let list = self.lock();
         let is_calm = |list: &mut List| !list.is_stopped && list.request <= Some(request);

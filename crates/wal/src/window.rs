@@ -1,20 +1,20 @@
-//! A part of the log in memory, which moves on as the log is read: what is read next follows directly on what is left of
-//! the part before, so that a record is one slice, and only what is left is copied.
+//! A part of the log in memory, which moves on as the log is read. What is read next follows directly on what is left
+//! of the part before, so that a record is one slice, and only what is left is copied.
 
 use crate::frame::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 use vellum_base::PAGE_SIZE;
 use vellum_vm::AlignedBuffer;
 
-/// The room for what is left: less than a frame, of which the rest is wanted.
+/// Room for what is left: less than a frame, whose rest is wanted.
 const LEFT_BYTES_MAX: usize = (PAYLOAD_BYTES_MAX + HEADER_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// Bytes of the log.
 pub(crate) struct Window {
-    /// Behind the room for what is left, that for what is read.
+    /// First the room for what is left, then the room for what is read.
     buffer: AlignedBuffer,
     from: usize,
     to: usize,
-    /// Their place in the log.
+    /// The place of the bytes in the log.
     at: u64,
     chunk_bytes: usize,
     spare: Option<AlignedBuffer>,
@@ -24,19 +24,19 @@ pub(crate) struct Window {
 pub(crate) struct Room(AlignedBuffer);
 
 impl Room {
-    /// Where so many bytes are read to.
+    /// Where to read `bytes` to.
     pub fn chunk(&mut self, bytes: usize) -> &mut [u8] {
         self.0.get_mut(LEFT_BYTES_MAX..LEFT_BYTES_MAX + bytes).unwrap_or_default()
     }
 }
 
 impl Window {
-    /// None yet; so many are read at once at most, which is a multiple of [`PAGE_SIZE`].
+    /// An empty window; at most `chunk_bytes` are read at once, a multiple of [`PAGE_SIZE`].
     pub fn new(chunk_bytes: usize) -> Self {
         Self { buffer: AlignedBuffer::new(0), from: 0, to: 0, at: 0, chunk_bytes, spare: None }
     }
 
-    /// Whether anything was read yet.
+    /// Whether anything has been read yet.
     pub fn has_read(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -53,18 +53,18 @@ impl Window {
         passed.and_then(|passed| self.bytes().get(passed as usize..)).unwrap_or_default()
     }
 
-    /// So many bytes from `at` on, if they are here.
+    /// The `bytes` from `at` on, if they are here.
     #[inline]
     pub fn get(&self, at: u64, bytes: usize) -> Option<&[u8]> {
         self.from(at).get(..bytes)
     }
 
-    /// Where in the log they end.
+    /// Where the bytes end in the log.
     pub fn end(&self) -> u64 {
         self.at + self.bytes().len() as u64
     }
 
-    /// Nothing before `at` is needed any more; what follows is, if it is here.
+    /// Drops everything before `at`; what follows is kept, if it is here.
     pub fn move_to(&mut self, at: u64) {
         let passed = at.checked_sub(self.at).filter(|_| at <= self.end());
         self.from = passed.map_or(self.to, |passed| self.from + passed as usize);
@@ -76,7 +76,7 @@ impl Window {
         Room(self.spare.take().unwrap_or_else(|| AlignedBuffer::new(LEFT_BYTES_MAX + self.chunk_bytes)))
     }
 
-    /// So many bytes were read, of which the first ones are passed over, and the others follow on those that are here.
+    /// Adds `bytes` that were read: the first `passed_over` are skipped, the others follow on those that are here.
     pub fn follow(&mut self, Room(mut buffer): Room, bytes: usize, passed_over: usize) {
         let left = self.bytes();
         debug_assert!(left.len() <= LEFT_BYTES_MAX && passed_over <= bytes);

@@ -1,4 +1,4 @@
-//! What a backup looks like in its file: see *Backups* in FILE_FORMAT.md.
+//! The format of a backup's file: see *Backups* in FILE_FORMAT.md.
 
 use crate::backup_error::BackupError;
 use vellum_base::{Bytes, PAGE_SIZE, checksum};
@@ -11,24 +11,24 @@ const KIND_INCREMENT: u32 = 2;
 const FRAME_PAGES: u32 = 1;
 const FRAME_LOG: u32 = 2;
 const FRAME_END: u32 = 3;
-/// Where the checksum of the first page, and of a frame's first page, stands.
+/// The offset of the checksum in the first page, and in a frame's first page.
 const CHECKSUM_AT: usize = 4088;
-/// Where the places begin in a frame's first page.
+/// The offset of the places in a frame's first page.
 const PLACES_AT: usize = 48;
-/// The most pages that a frame holds behind its first.
+/// The most pages that a frame holds after its first.
 pub(super) const FRAME_PAGES_MAX: usize = 256;
 /// The most places of a frame.
 pub(super) const FRAME_PLACES_MAX: usize = 252;
 
-/// Two numbers that say where something belongs.
+/// Two numbers that say where a piece belongs.
 pub(super) type Place = (u64, u64);
 
-/// The first page.
+/// The first page of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     /// Random.
     pub id: [u8; 16],
-    /// The id of the backup that it follows on, if it is an increment.
+    /// The id of the backup on which this one is based, if it is an increment.
     pub former: Option<[u8; 16]>,
     pub database: [u8; 16],
     /// When it was begun, in nanoseconds since 1970.
@@ -90,7 +90,7 @@ pub(crate) enum Kind {
     Pages,
     /// Pages of a segment of the log.
     Log,
-    /// Nothing: it is the last, and says what the backup is.
+    /// Nothing: this is the last frame, which describes the backup.
     End,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct FrameHeader {
     pub payload_bytes: u64,
     pub checksum: u64,
     pub number: u64,
-    /// Of the backup.
+    /// The id of the backup.
     pub id: [u8; 16],
 }
 
@@ -125,7 +125,7 @@ impl FrameHeader {
         seal(page);
     }
 
-    /// The frame that begins with this page, and its places; none if none does.
+    /// The frame that begins with this page, and its places; `None` if no frame does.
     pub fn decode(page: &[u8]) -> Option<(Self, Vec<Place>)> {
         let kind = match page.u32_at(0) {
             FRAME_PAGES => Kind::Pages,

@@ -1,19 +1,19 @@
-//! Backups of a database while it is used.
+//! Backups of a database while it is in use.
 //!
-//! A backup is a copy such as a crash would leave: pages, each as it was on storage at some moment since a checkpoint, and
-//! the log from what that checkpoint needs up to a place `L`. What it holds is what was committed before `L`: a recovery makes
-//! it so.
+//! A backup is such a copy as a crash would leave: pages, each as it was on storage at some moment since a checkpoint,
+//! and the log from what that checkpoint needs up to a place `L`. It holds what was committed before `L`: a recovery
+//! restores that.
 //!
-//! # Why that is right
-//! - A page that is written while it is copied was changed after the redo point. The first record of it since then carries
-//!   the whole page, so the copy may be torn, or old. A page of which the log does not tell does not change, so its checksum must be
-//!   right.
-//! - Large values, and nodes of bulk loads, are not in the log. When a record tells of them they are on storage. They are copied
-//!   after the pages, once the log has been read up to `L`. What was freed before `L` is not needed; what is freed later is not
-//!   used again before it has been copied ([`HeldSpace`]).
-//! - A node of a bulk load may have changed by then. If its copy is from after `L`, another `L` is chosen, and only what was
-//!   loaded since is copied again. Few rounds do; in the last no bulk load may finish.
-//! - What the log has been copied up to may be recycled, and nothing else of it.
+//! # Why this is correct
+//! - A page that is written while it is copied was changed after the redo point. Its first record since then carries
+//!   the whole page, so the copy may be torn, or old. A page that the log does not mention does not change, so its
+//!   checksum must be right.
+//! - Large values, and nodes of bulk loads, are not in the log. They are on storage before a record refers to them.
+//!   They are copied after the pages, once the log has been read up to `L`. What was freed before `L` is not needed;
+//!   what is freed later is not used again before it has been copied ([`HeldSpace`]).
+//! - A node of a bulk load may have changed by then. If its copy is from after `L`, another `L` is chosen, and only
+//!   what was loaded since is copied again. A few rounds suffice; in the last no bulk load may finish.
+//! - The log may be recycled up to where it has been copied, and no further.
 //!
 //! Pages are read past the pool, so a backup pushes nothing out of it.
 
@@ -42,11 +42,11 @@ use vellum_vm::{AlignedBuffer, File};
 use vellum_wal::{Durability, Log, LogCopy};
 use writer::BackupWriter;
 
-/// How much is read at once, in pages.
+/// How many pages are read at once.
 const SPAN_PAGES: usize = 256;
-/// After so many pages the log is copied, so that it need not be kept longer.
+/// After this many pages the log is copied, so that it need not be kept longer.
 const PAGES_A_TURN: u64 = 4096;
-/// How often a page is read whose checksum is wrong: another thread may be writing it.
+/// How often a page with a wrong checksum is read: another thread may be writing it.
 const TRIES_MAX: u32 = 4;
 /// From this round on no bulk load may finish.
 const CLOSED_FROM_ROUND: u32 = 3;
@@ -55,9 +55,9 @@ const CLOSED_FROM_ROUND: u32 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackupProgress {
-    /// Pages that were looked at.
+    /// How many pages have been looked at.
     pub pages_done: u64,
-    /// Pages that were allocated when it began.
+    /// How many pages were allocated when it began.
     pub pages_total: u64,
 }
 
@@ -65,19 +65,19 @@ pub struct BackupProgress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackupSummary {
-    /// Everything that was committed before this place of the log.
+    /// It holds everything that was committed before this place in the log.
     pub end: Lsn,
     /// How many pages were copied.
     pub pages: u64,
-    /// How many bytes of log.
+    /// How many bytes of log were copied.
     pub log_bytes: u64,
-    /// How large its file is, in bytes.
+    /// The size of its file, in bytes.
     pub bytes: u64,
-    /// How many rounds it took until pages and log fitted together; 0 without a log.
+    /// How many rounds it took until pages and log matched; 0 without a log.
     pub rounds: u32,
 }
 
-/// The log of a pool that is backed up.
+/// The log of a pool that is being backed up.
 pub(crate) struct LogSource<'c> {
     pub changes: &'c Changes,
     pub log: &'c Log,
@@ -141,7 +141,7 @@ struct Copying<'c> {
     scan: LogScan,
     writer: BackupWriter,
     former: Option<&'c BackupFile>,
-    /// What was not sound when it was read, by first pages.
+    /// Extents that were not sound when they were read, by first pages.
     suspects: BTreeMap<u64, Extent>,
     /// The LSN of the newest page that was copied in this round.
     newest: Lsn,
@@ -149,7 +149,7 @@ struct Copying<'c> {
 }
 
 impl<'c> Copying<'c> {
-    /// Copies what was allocated at the redo point.
+    /// Copies the extents that were allocated at the redo point.
     fn copy_pages(
         &mut self,
         log: &mut Option<LogSource<'_>>,
@@ -174,8 +174,8 @@ impl<'c> Copying<'c> {
         self.copy_span(&mut span)
     }
 
-    /// Copies what was written past the log since, and the log, until both fit together: see the module. Gives the place up to
-    /// which everything is in the copy, and how many rounds it took.
+    /// Copies what was written past the log since, and the log, until both match: see the module. Returns the place up
+    /// to which the copy has everything, and how many rounds it took.
     fn copy_rest(
         &mut self,
         source: &mut LogSource<'_>,
@@ -235,7 +235,7 @@ impl<'c> Copying<'c> {
         Ok(())
     }
 
-    /// Reads extents that lie near each other, what is between them too, and writes those that are wanted.
+    /// Reads extents that lie near each other, including what is between them, and writes those that are wanted.
     fn copy_span(&mut self, span: &mut Vec<Extent>) -> Result<(), TxnError> {
         let (Some(first), Some(last)) = (span.first().copied(), span.last()) else { return Ok(()) };
         let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuffer::new(0));
@@ -271,7 +271,7 @@ impl<'c> Copying<'c> {
         Ok(())
     }
 
-    /// Whether an extent may have changed since the backup that this one follows on.
+    /// Whether an extent may have changed since the backup on which this one is based.
     fn is_wanted(&self, extent: Extent, lsn: Lsn) -> bool {
         self.former.is_none_or(|former| former.lacks(extent, lsn))
     }
@@ -289,7 +289,7 @@ impl<'c> Copying<'c> {
             if first == 0 {
                 let header = PageHeader::read(part);
                 stored = part.first_chunk().map_or(0, |sum| u64::from_le_bytes(*sum));
-                // What is not what it should be is looked at later.
+                // An extent that is not what it should be is looked at later.
                 wanted = header.extent != extent || self.is_wanted(extent, header.lsn);
                 head = Some(header);
                 sum.update(part.get(8..).unwrap_or_default());
@@ -312,7 +312,8 @@ impl<'c> Copying<'c> {
         Ok(())
     }
 
-    /// What was not sound and is needed is taken from the pool, where it may be sound still. What is not is damaged.
+    /// Takes extents that were not sound and are needed from the pool, where they may still be sound. Otherwise they
+    /// are damaged.
     fn resolve_suspects(&mut self) -> Result<(), TxnError> {
         let (mut extents, mut first) = (Vec::new(), None);
         for (_, extent) in std::mem::take(&mut self.suspects) {
@@ -327,7 +328,7 @@ impl<'c> Copying<'c> {
                     stamp_checksum(&mut bytes);
                     self.take(extent, &bytes, true)?;
                 }
-                // Freed a moment ago, of which the next part of the log tells.
+                // It was freed a moment ago; the next part of the log says so.
                 Err(_) if !self.pool.is_extent(extent) => self.newest = Lsn(u64::MAX),
                 Err(error) => {
                     extents.push(extent);

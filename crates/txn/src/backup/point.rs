@@ -1,8 +1,9 @@
-//! Restoring to a point in time: the log from a backup on, as it is in an archive and perhaps in the log of the lost database,
-//! becomes the log from which the new database is recovered. It ends at the point. What had been begun there and not committed is undone.
+//! Restores to a point in time: the log from a backup on, as it is in an archive and perhaps in the log of the lost
+//! database, becomes the log from which the new database is recovered. It ends at that point; what is uncommitted there
+//! is undone.
 //!
-//! The records keep their places, so the pages of the backup fit to them. What was written past the log, large values and what was
-//! loaded, is in records of its own if the log is archived, and goes to the file.
+//! The records keep their places, so they match the pages of the backup. What was written past the log, large values
+//! and bulk loads, is in records of its own if the log is archived; it is written to the file.
 
 use super::reader::BackupFile;
 use crate::{
@@ -23,28 +24,28 @@ use vellum_wal::{
     Archive, ArchiveError, ArchiveReader, LogError, LogOptions, LogReader, LogRebuilder, Record,
 };
 
-/// Up to where a database is restored.
+/// The point up to which a database is restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Until {
-    /// As far as the log goes.
+    /// The end of the log.
     #[default]
     End,
-    /// What was committed by the record at this place, and before.
+    /// Everything committed by the record at this place, and before it.
     Lsn(Lsn),
-    /// What was committed at this time, and before. Operations that are no transaction have times that are right within a
+    /// Everything committed at this time, and before it. The times of operations outside transactions are exact to a
     /// millisecond.
     Time(SystemTime),
 }
 
-/// A point in time, and where the log is that leads to it.
+/// A point in time, and where to find the log that leads to it.
 #[derive(Clone)]
 pub struct PointInTime {
     /// The archive of the log.
     pub archive: Arc<dyn Directory>,
     /// The log of the lost database, which has what was not archived.
     pub log: Option<Arc<dyn Directory>>,
-    /// Up to where.
+    /// The point itself.
     pub until: Until,
 }
 
@@ -52,13 +53,13 @@ pub struct PointInTime {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RestoredPoint {
-    /// Everything before this place of the log was done again, and nothing after it.
+    /// Everything before this place in the log was redone, and nothing after it.
     pub end: Lsn,
-    /// The time of the last commit before, if the log tells it.
+    /// The time of the last commit before that, if the log has it.
     pub time: Option<SystemTime>,
 }
 
-/// The records of a log, as far as they are in its archive, and then as the log has them.
+/// The records of a log: first those that are in its archive, then those in the log itself.
 struct LogStream<'p> {
     point: &'p PointInTime,
     options: LogOptions,
@@ -77,7 +78,7 @@ impl<'p> LogStream<'p> {
         Ok(Self { point, options: LogOptions::new(database), archive, log: None, at: from })
     }
 
-    /// Gives all records to `take`, until it returns false or there are no more.
+    /// Gives the records to `take`, until it returns false or there are no more. Returns whether `take` returned false.
     fn read(&mut self, mut take: impl FnMut(Record<'_>) -> Result<bool, TxnError>) -> Result<bool, TxnError> {
         if let Some(reader) = &mut self.archive {
             while let Some(record) = reader.next().map_err(LogError::from)? {
@@ -100,8 +101,8 @@ impl<'p> LogStream<'p> {
     }
 }
 
-/// Writes the log of a backup's database from the place on that its recovery needs, up to the point, to a directory that holds none, and
-/// what was written past the log to the file. Gives the point, and before which page all is allocated.
+/// Writes the log of a backup's database, from where its recovery needs it up to the point, to a directory without a
+/// log, and what was written past the log to the file. Returns the point, and the end of the allocated pages.
 pub(super) fn replay(
     (backup, point): (&BackupFile, &PointInTime),
     file: &dyn File,
@@ -112,7 +113,7 @@ pub(super) fn replay(
     let (begun, finished) = backup.times();
     let is_before = match point.until {
         Until::End => false,
-        // Whether something was committed between is not known if the log that is read begins later.
+        // If the log that is read begins later, it is not known whether something was committed in between.
         Until::Lsn(until) => until < undo && until.0.saturating_add(1) < backup.end().0,
         Until::Time(until) => until < begun,
     };
@@ -159,19 +160,19 @@ pub(super) fn replay(
     Ok((RestoredPoint { end, time: shown(time) }, outside.end))
 }
 
-/// What lies past the log.
+/// What was written past the log.
 struct Outside<'f> {
     file: &'f dyn File,
     /// How many pages the file has room for.
     pages: u64,
-    /// All that is allocated lies before this page.
+    /// All allocated pages lie before this page.
     end: u64,
-    /// A bit a page: the log has told what it holds.
+    /// One bit per page: the log has had its contents.
     there: Vec<u64>,
 }
 
 impl Outside<'_> {
-    /// Takes a record into account. From `complete` on everything is in the log.
+    /// Takes a record into account. From `complete` on the log has everything.
     fn add(&mut self, record: &Record<'_>, told: &LogRecord<'_>, complete: Lsn) -> Result<(), TxnError> {
         match told {
             LogRecord::Contents(first, pages) => self.write(*first, pages),

@@ -1,4 +1,4 @@
-//! Reading a backup.
+//! Reads a backup.
 
 use super::format::{FRAME_PAGES_MAX, FrameHeader, Header, Kind, Place};
 use crate::{TxnError, backup_error::BackupError};
@@ -10,41 +10,41 @@ use vellum_base::{Extent, Lsn, PAGE_SIZE, checksum};
 use vellum_pool::CopyBasis;
 use vellum_vm::{AlignedBuffer, File};
 
-/// A backup that is whole.
+/// A complete backup.
 pub struct BackupFile {
     file: Arc<dyn File>,
     header: Header,
     basis: CopyBasis,
     end: End,
-    /// Its first frame.
+    /// The offset of its first frame.
     first: u64,
 }
 
 /// What its last frame says.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// From where to where it holds the log.
+    /// Where the log in the backup begins and ends.
     log: (u64, u64),
-    /// All that is allocated lies before this page.
+    /// All allocated pages lie before this page.
     file_pages: u64,
     pages: u64,
     ended: u64,
     log_bytes: u64,
 }
 
-/// Something that a backup holds.
+/// A part of a backup.
 pub(super) enum Part<'p> {
-    /// Pages of the database, one after the other, and where they belong: first pages, and how many.
+    /// Pages of the database, one after the other, and where they belong: first pages and counts.
     Pages(&'p [Place], &'p [u8]),
-    /// Pages of a segment of the log: its number, and the offset in its file.
+    /// Pages of a log segment: the segment's number, and the offset in its file.
     Log(Place, &'p [u8]),
 }
 
 impl BackupFile {
-    /// Opens a backup and reads what it is. Its pages are checked when they are read.
+    /// Opens a backup and reads its description. Its pages are checked when they are read.
     ///
     /// # Errors
-    /// If it is none, is of a later version, was not finished, or is damaged.
+    /// If it is not a backup, is of a later version, was not finished, or is damaged.
     pub fn open(file: Arc<dyn File>) -> Result<Self, TxnError> {
         let size = file.size().map_err(|source| BackupError::Read { source })?;
         if size < PAGE_SIZE as u64 {
@@ -69,12 +69,12 @@ impl BackupFile {
         Ok(Self { file, header, basis, end: End { log, file_pages, pages, ended, log_bytes }, first })
     }
 
-    /// What names it.
+    /// The id of the backup.
     pub fn id(&self) -> [u8; 16] {
         self.header.id
     }
 
-    /// What names the backup that it follows on; none if it holds everything.
+    /// The id of the backup on which this one is based; `None` if it holds everything.
     pub fn former(&self) -> Option<[u8; 16]> {
         self.header.former
     }
@@ -84,7 +84,7 @@ impl BackupFile {
         self.header.database
     }
 
-    /// It holds what was committed before this place of the log.
+    /// It holds what was committed before this place in the log.
     pub fn end(&self) -> Lsn {
         Lsn(self.end.log.1)
     }
@@ -95,12 +95,12 @@ impl BackupFile {
         (time(self.header.begun), time(self.end.ended))
     }
 
-    /// How many pages of the database it holds, and how many bytes of log.
+    /// How many pages of the database and how many bytes of log it holds.
     pub fn sizes(&self) -> (u64, u64) {
         (self.end.pages, self.end.log_bytes)
     }
 
-    /// A recovery of what is restored of it needs the log from here on.
+    /// A recovery of a database restored from it needs the log from here on.
     pub fn needed(&self) -> Lsn {
         self.basis.undo()
     }
@@ -118,13 +118,13 @@ impl BackupFile {
         self.header.segment_bytes
     }
 
-    /// Whether an extent, as it is now, may be something that the copy does not have.
+    /// Whether the copy may lack an extent as it is now.
     pub(super) fn lacks(&self, extent: Extent, lsn: Lsn) -> bool {
         // What was written past the log has the LSN before a checkpoint's redo point, which is not before this one.
         lsn.0.saturating_add(1) >= self.basis.redo().0 || !self.basis.is_extent(extent)
     }
 
-    /// Whether a database goes on where this was made.
+    /// Whether a database continues from where this backup was made.
     pub(super) fn check_continued(&self, database: [u8; 16], redo: Lsn) -> Result<(), BackupError> {
         if database != self.header.database || redo < self.basis.redo() {
             return Err(BackupError::Order(
@@ -136,7 +136,7 @@ impl BackupFile {
         Ok(())
     }
 
-    /// Gives all it holds, in order, to `take`.
+    /// Gives all parts, in order, to `take`.
     pub(super) fn read_parts(
         &self,
         mut take: impl FnMut(Part<'_>) -> Result<(), TxnError>,

@@ -1,5 +1,5 @@
-//! Making a database of backups: the pages of all, the later over the earlier, and the log of the last. It is then as after a
-//! crash, and a recovery makes it what it was at the end of the last backup.
+//! Restores a database from backups: the pages of all of them, later ones over earlier ones, and the log of the last.
+//! The database is then as after a crash, and a recovery brings it to the state at the end of the last backup.
 
 use super::{
     point::{PointInTime, RestoredPoint, replay},
@@ -11,11 +11,12 @@ use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_pool::PoolError;
 use vellum_vm::{CreateMode, Directory, File, FileOptions};
 
-/// Writes a full backup, and increments in their order, to an empty file, and the log to a directory, which must hold none.
-/// Opening the file recovers it. With a point in time the log is what leads to that, in segments of `segment_bytes`. `progress` is told how many pages of how many were written; if it returns false, it ends.
+/// Writes a full backup, and increments in order, to an empty file, and the log to a directory that must hold none.
+/// Opening the file recovers it. With a point in time the log leads there, in segments of `segment_bytes`. `progress`
+/// is told how many pages of how many are written; if it returns false, the restore stops.
 ///
 /// # Errors
-/// If the backups do not follow on one another, one of them is damaged, or something cannot be written.
+/// If a backup is not based on the one before it, one of them is damaged, or something cannot be written.
 pub fn restore(
     backups: &[&BackupFile],
     file: &dyn File,
@@ -64,7 +65,7 @@ pub fn restore(
     Ok(replayed.map(|(point, _)| point))
 }
 
-/// Whether the first is a full backup, and each other follows on the one before it.
+/// Whether the first is a full backup, and every other one is based on the one before it.
 fn check_order(backups: &[&BackupFile]) -> Result<(), BackupError> {
     if let Some(first) = backups.first()
         && first.former().is_some()

@@ -1,5 +1,5 @@
-//! What the log says while a backup is made: what lies outside of it and must be copied too, and what need not be right in the
-//! copy because the log makes it anew.
+//! What the log says while a backup is made: what was written past it and must be copied too, and what need not be
+//! right in the copy because the log makes it anew.
 
 use crate::{TxnError, records::is_change};
 use std::collections::{BTreeMap, HashMap};
@@ -10,19 +10,19 @@ use vellum_wal::Record;
 /// What the records since the redo point say.
 pub(super) struct LogScan {
     redo: Lsn,
-    /// A bit a page: the log makes the extent that begins there anew, or says that it is free.
+    /// One bit per page: the log makes the extent that begins there anew, or says that it is free.
     renewed: Vec<u64>,
     pub outside: Outside,
-    /// What groups say whose last record has not been seen.
+    /// What the groups say whose last record has not been seen.
     pending: HashMap<u64, Vec<Event>>,
 }
 
-/// What was written past the log since then, and is not copied yet.
+/// What was written past the log since then, and has not been copied yet.
 #[derive(Default)]
 pub(super) struct Outside {
-    /// Ranges of nodes: the first page, and the one behind the last.
+    /// Ranges of nodes: the first page, and the page after the last one.
     nodes: BTreeMap<u64, u64>,
-    /// Large values.
+    /// Large values: the first page, and the number of pages.
     values: BTreeMap<u64, u32>,
 }
 
@@ -65,7 +65,7 @@ impl LogScan {
         Ok(())
     }
 
-    /// Whether it does not matter what the copy holds of the extent that begins at a page.
+    /// Whether it does not matter what the copy has for the extent that begins at a page.
     pub fn is_renewed(&self, head: PageId) -> bool {
         self.renewed.get((head.0 / 64) as usize).is_some_and(|word| word >> (head.0 % 64) & 1 != 0)
     }
@@ -100,7 +100,7 @@ impl LogScan {
 }
 
 impl Outside {
-    /// An extent was freed.
+    /// Notes that an extent was freed.
     fn remove(&mut self, extent: Extent) {
         self.values.remove(&extent.head.0);
         if extent.pages == 1
@@ -114,14 +114,14 @@ impl Outside {
         }
     }
 
-    /// What there is, in the order of places.
+    /// The extents: nodes first, then values, each in page order.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         let nodes =
             self.nodes.iter().flat_map(|(first, end)| (*first..*end).map(|page| Extent::page(PageId(page))));
         nodes.chain(self.values.iter().map(|(head, pages)| Extent { head: PageId(*head), pages: *pages }))
     }
 
-    /// Takes back what was taken out.
+    /// Puts back what was taken out.
     pub fn add_all(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
         self.values.extend(other.values);

@@ -1,4 +1,4 @@
-//! Writing a backup: see *Backups* in FILE_FORMAT.md.
+//! Writes a backup: see *Backups* in FILE_FORMAT.md.
 
 use super::format::{FRAME_PAGES_MAX, FRAME_PLACES_MAX, FrameHeader, Header, Kind, Place};
 use crate::backup_error::BackupError;
@@ -17,18 +17,18 @@ pub(crate) struct BackupWriter {
     offset: u64,
     size: u64,
     frames: u64,
-    /// A page for the header of a frame, and what it holds.
+    /// Room for the header of a frame, and for what the frame holds.
     buffer: AlignedBuffer,
-    /// What the frame holds, in pages, and where that belongs.
+    /// How many pages the frame holds, and where they belong.
     filled: usize,
     places: Vec<Place>,
-    /// How many bytes of pages, and of log, were written.
+    /// How many pages, and how many bytes of log, have been written.
     pub pages: u64,
     pub log_bytes: u64,
 }
 
 impl BackupWriter {
-    /// Begins it in an empty file.
+    /// Begins a backup in an empty file.
     pub fn begin(file: Arc<dyn File>, header: &Header, basis: &[u8]) -> Result<Self, BackupError> {
         let mut writer = Self {
             file,
@@ -53,7 +53,7 @@ impl BackupWriter {
         Ok(writer)
     }
 
-    /// Adds pages that follow one another.
+    /// Adds consecutive pages.
     pub fn push_pages(&mut self, first: PageId, bytes: &[u8]) -> Result<(), BackupError> {
         for (page, part) in (first.0..).zip(bytes.chunks_exact(PAGE_SIZE)) {
             if self.filled == FRAME_PAGES_MAX {
@@ -94,7 +94,7 @@ impl BackupWriter {
         Ok(())
     }
 
-    /// Ends it, and makes it durable.
+    /// Ends the backup, and makes it durable.
     pub fn finish(mut self, places: &[Place]) -> Result<u64, BackupError> {
         self.end_frame(Kind::Pages)?;
         self.places.extend_from_slice(places);
@@ -129,7 +129,7 @@ impl BackupWriter {
         let mut write = || {
             if end > self.size {
                 let size = end.next_multiple_of(GROWTH_BYTES);
-                // Where so much does not fit, less may.
+                // If there is no room for that much, there may be for less.
                 self.size = match self.file.grow(size) {
                     Ok(()) => size,
                     Err(_) => self.file.grow(end).map(|()| end)?,

@@ -1,4 +1,4 @@
-//! What the records of the log say of the records of trees.
+//! What the log records say about the records of trees.
 
 use super::contents::{Contents, LoggedPages, PagesReader};
 use crate::TxnError;
@@ -17,7 +17,7 @@ use vellum_wal::FollowedLog;
 pub struct TreeChange {
     /// The root of the tree.
     pub tree: PageId,
-    /// The key; empty if all of the tree changes.
+    /// The key; empty if the change is of the entire tree.
     pub key: Vec<u8>,
     /// What happened.
     pub kind: TreeChangeKind,
@@ -25,41 +25,41 @@ pub struct TreeChange {
     pub before: Option<Vec<u8>>,
 }
 
-/// What happened to a record of a tree, or to all.
+/// What happened to a record of a tree, or to the entire tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TreeChangeKind {
-    /// It was not there before.
+    /// The key had no value before.
     Insert(LoggedValue),
-    /// It had another value before.
+    /// The key had another value before.
     Replace(LoggedValue),
-    /// It is not there any more.
+    /// The record was removed.
     Remove,
-    /// These bytes of the value are what they are from this place on.
+    /// From this offset on, the value has these bytes.
     Patch(u16, Vec<u8>),
-    /// The tree was empty, and was filled by a bulk load.
+    /// The tree was empty, and a bulk load filled it.
     Load(LoadedTree),
 }
 
-/// A value, as the log has it.
+/// A value as the log has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LoggedValue {
-    /// All of it.
+    /// The entire value.
     Inline(Vec<u8>),
-    /// It has an extent of its own.
+    /// The value has an extent of its own.
     Large(LargeValue),
 }
 
-/// A large value, which the log may have as well.
+/// A large value, which the log may have too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargeValue {
     reference: BlobReference,
     pages: Arc<LoggedPages>,
 }
 
-/// A tree as a bulk load has left it, which the log may have.
+/// A tree as a bulk load has left it, which the log may have too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadedTree {
-    /// The page of the root, its header apart.
+    /// The page of the root, without its header.
     root: Vec<u8>,
     pages: Arc<LoggedPages>,
 }
@@ -70,7 +70,8 @@ impl LargeValue {
         self.reference.length
     }
 
-    /// Reads it: from the file, if it is still there, or else from the log, if that has it. None if it is in neither.
+    /// Reads the value: from the file, if it is still there, otherwise from the log, if the log has it. `None` if
+    /// neither has it.
     ///
     /// # Errors
     /// If the file or the log cannot be read.
@@ -79,7 +80,7 @@ impl LargeValue {
         let mut bytes = AlignedBuffer::new(extent.bytes());
         if pool.is_extent(extent) {
             pool.read_stored(extent.head, &mut bytes)?;
-            // Something else may be there by now.
+            // The place may hold something else by now.
             if let Some(value) = self.reference.value_in(&bytes) {
                 return Ok(Some(value.to_vec()));
             }
@@ -90,8 +91,8 @@ impl LargeValue {
 }
 
 impl LoadedTree {
-    /// Shows the records in the order of their keys until `show` returns false. Returns whether the log has all of them, as far as
-    /// that is known by then.
+    /// Shows the records in key order until `show` returns false. Returns whether the log has all of them, as far as is
+    /// known by then.
     ///
     /// # Errors
     /// If the log cannot be read, and those of `show`.
@@ -124,7 +125,7 @@ impl LoadedTree {
         }
     }
 
-    /// A node below one of some level; none if the log does not have it.
+    /// A node below one of level `above`; `None` if the log does not have it.
     fn node(
         &self,
         reader: &mut PagesReader<'_>,
@@ -135,13 +136,13 @@ impl LoadedTree {
         let is_there = reader.read(extent, &mut bytes)?
             && verify_header(&bytes, extent).is_ok()
             && PageHeader::read(&bytes[..]).kind == PageKind::TREE_NODE
-            // So every way down ends.
+            // So every path down ends.
             && NodeView::new(&bytes[..]).level() < above;
         Ok(is_there.then_some(bytes))
     }
 }
 
-/// What a record of changes says of the records of its tree.
+/// What a change record says about the records of its tree.
 pub(super) fn tree_changes(
     record: ChangeRecord<'_>,
     catalog: PageId,
@@ -155,7 +156,7 @@ pub(super) fn tree_changes(
         match change? {
             (page, PageChange::Write { pages: count, .. }) => contents.take(run(page, count), &mut pages),
             (page, PageChange::Nodes { count }) => contents.take(run(page, count), &mut pages),
-            // A root whose only child takes its place frees that.
+            // If the root's only child takes the root's place, the child is freed.
             (_, PageChange::Free { .. }) => frees = true,
             (_, PageChange::ReplaceRoot { image }) => root = Some(image),
             _ => {}

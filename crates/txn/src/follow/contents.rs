@@ -1,4 +1,4 @@
-//! Where the log has what was written past it: the contents of large values and of nodes that were bulk loaded, if it wants to have
+//! Where the log has what was written past it, the contents of large values and of bulk-loaded nodes, if it is to have
 //! them.
 
 use crate::{TxnError, records::LogRecord};
@@ -9,11 +9,11 @@ use vellum_wal::{Durability, FollowedLog, LogError};
 /// The records of contents that have been read, and to which no change has referred yet.
 #[derive(Default)]
 pub(super) struct Contents {
-    /// By their first pages. They do not overlap.
+    /// By their first pages. Runs do not overlap.
     runs: BTreeMap<u64, Run>,
 }
 
-/// Consecutive pages, the record that has them, and the first page that this has.
+/// Consecutive pages, the record that has them, and the first page in that record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Run {
     pages: Range<u64>,
@@ -22,30 +22,30 @@ struct Run {
 }
 
 impl Contents {
-    /// A record at `lsn` has so many bytes of pages, from the first on.
+    /// Adds a record at `lsn` that has `bytes` bytes of pages, from `first` on.
     pub fn add(&mut self, first: u64, bytes: usize, lsn: Lsn) {
         let pages = first..first.saturating_add((bytes / PAGE_SIZE) as u64);
-        // What these pages held before is gone.
+        // The former contents of these pages are gone.
         self.cut(&pages);
         self.runs.insert(first, Run { pages, lsn, first });
     }
 
-    /// Gives those of an extent to a change, which refers to it from now on.
+    /// Gives the contents of an extent to the change that refers to it.
     pub fn take(&mut self, pages: Range<u64>, taken: &mut LoggedPages) {
         taken.runs.append(&mut self.cut(&pages));
     }
 
-    /// Forgets what no change has referred to for so long that none will.
+    /// Forgets contents to which no change has referred for so long that none will.
     pub fn forget_before(&mut self, lsn: Lsn) {
         self.runs.retain(|_, run| run.lsn >= lsn);
     }
 
-    /// The first from a place on.
+    /// The place of the oldest contents from a place on.
     pub fn oldest(&self, from: Lsn) -> Option<Lsn> {
         self.runs.values().map(|run| run.lsn).filter(|lsn| *lsn >= from).min()
     }
 
-    /// Takes these pages out.
+    /// Takes these pages out of the runs.
     fn cut(&mut self, pages: &Range<u64>) -> Vec<Run> {
         let mut cut = Vec::new();
         while let Some((first, run)) = self.runs.range(..pages.end).next_back()
@@ -65,7 +65,7 @@ impl Contents {
     }
 }
 
-/// Pages that the log has.
+/// Pages that are in the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LoggedPages {
     runs: Vec<Run>,
@@ -81,11 +81,11 @@ impl LoggedPages {
     }
 }
 
-/// Reads pages that the log has.
+/// Reads pages that are in the log.
 pub(super) struct PagesReader<'p> {
     source: &'p FollowedLog,
     pages: &'p LoggedPages,
-    /// The record that was read last, and what it has.
+    /// The record that was read last, and its contents.
     last: Option<(Lsn, Vec<u8>)>,
 }
 
@@ -94,7 +94,7 @@ impl<'p> PagesReader<'p> {
         Self { source, pages, last: None }
     }
 
-    /// Reads an extent; false if the log does not have it, or not any more.
+    /// Reads an extent; false if the log does not have it, or no longer has it.
     pub fn read(&mut self, extent: Extent, target: &mut [u8]) -> Result<bool, TxnError> {
         let (mut at, end) = (extent.head.0, extent.end().0);
         while at < end {
@@ -117,7 +117,7 @@ impl<'p> PagesReader<'p> {
         Ok(true)
     }
 
-    /// What the record of contents at a place has; none if that has been given up.
+    /// The contents in the record at a place; `None` if that part of the log has been given up.
     fn record(&self, lsn: Lsn) -> Result<Option<Vec<u8>>, TxnError> {
         let mut found = None;
         let durable = self.source.log().horizon(Durability::Synced);
@@ -135,7 +135,7 @@ impl<'p> PagesReader<'p> {
     }
 }
 
-/// Where pages lie among those from the first on, in bytes.
+/// The byte range of pages within a run that begins with the page `first`.
 fn within(first: u64, pages: Range<u64>) -> Range<usize> {
     let bytes = |page: u64| (page - first) as usize * PAGE_SIZE;
     bytes(pages.start)..bytes(pages.end)

@@ -1,4 +1,4 @@
-//! Gathering the changes of transactions until these are committed.
+//! Gathers the changes of transactions until these are committed.
 
 use super::{
     Committed,
@@ -18,32 +18,32 @@ use vellum_access::{ChangeRecord, RecordKind};
 use vellum_base::{Lsn, PageId};
 use vellum_wal::Record;
 
-/// How much memory what is gathered of one transaction may take, in bytes. What has more is read again when it is committed.
+/// How many bytes of memory the changes of a transaction may take. If they need more, its commit reads them again.
 const TRANSACTION_BYTES_MAX: usize = 16 << 20;
-/// For how much log, in bytes, what was written past the log waits for the change that refers to it.
+/// For how many bytes of log the contents written past the log wait for the change that refers to them.
 const CONTENTS_BYTES_MAX: u64 = 2 << 30;
 
 /// What is known of transactions, and groups of records, that have not ended.
 pub(super) struct Gathering {
     catalog: PageId,
-    /// Nothing else is gathered than changes of the catalog.
+    /// Whether only changes of the catalog are gathered.
     only_catalog: bool,
     open: HashMap<u64, Open>,
     groups: HashMap<u64, Group>,
     contents: Contents,
-    /// The last time of which the log tells, in nanoseconds since 1970.
+    /// The last time in the log, in nanoseconds since 1970.
     time: u64,
-    /// Where the first of the transactions began of which the end has been read.
+    /// The least place at which a transaction began whose end has been read.
     pub least_first: Lsn,
 }
 
 /// A transaction that has not ended.
 struct Open {
     first: Lsn,
-    /// Each with its record.
+    /// Each with the place of its record.
     changes: Vec<(Lsn, TreeChange)>,
     bytes: usize,
-    /// Not all of its changes are here.
+    /// Whether not all of its changes are here.
     is_partial: bool,
 }
 
@@ -66,29 +66,29 @@ impl Gathering {
         }
     }
 
-    /// Of the catalog alone.
+    /// A gathering of the catalog's changes alone.
     pub fn of_catalog(&self) -> Self {
         Self::new(self.catalog, true)
     }
 
-    /// As this, for a transaction that is read again.
+    /// A gathering like this one, for a transaction that is read again.
     pub fn again(&self) -> Self {
         Self::new(self.catalog, self.only_catalog)
     }
 
-    /// From where on the log is needed for what has not ended, of which this is all before `at`.
+    /// From where on the log is needed for what has not ended, if everything before `at` has been taken.
     pub fn needed(&self, at: Lsn) -> Lsn {
         self.open.values().map(|open| open.first).min().unwrap_or(at).min(self.contents_before(at))
     }
 
-    /// Where the first of what was written past the log is, before `at`, to which no change has referred yet.
+    /// The place before `at` of the first contents written past the log to which no change has referred yet.
     pub fn contents_before(&self, at: Lsn) -> Lsn {
-        /// It counts for so many bytes: more is not needed, as the file has it as well.
+        /// Only this much log is considered: more is not needed, because the file has the contents as well.
         const BYTES: u64 = 64 << 20;
         self.contents.oldest(Lsn(at.0.saturating_sub(BYTES))).unwrap_or(at)
     }
 
-    /// The transaction that a record commits, and where it began, if that was before `begin` or not all of it was gathered.
+    /// The transaction that a record commits, and where it began, if that is before `begin` or not all was gathered.
     pub fn incomplete(&self, record: &Record<'_>, begin: Lsn) -> Option<(u64, Lsn)> {
         let LogRecord::End(End { number, is_committed: true, first, .. }) = LogRecord::decode(record.payload)
         else {
@@ -99,13 +99,13 @@ impl Gathering {
         (first < begin || open.is_some_and(|open| open.is_partial)).then_some((number, first))
     }
 
-    /// Takes over what was gathered of a transaction that was read again.
+    /// Takes over the changes of a transaction that was read again.
     pub fn complete(&mut self, number: u64, first: Lsn, mut again: Self) {
         let changes = again.open.remove(&number).map_or_else(Vec::new, |open| open.changes);
         self.open.insert(number, Open { first, changes, bytes: 0, is_partial: false });
     }
 
-    /// Takes the next record of one transaction into account, of which all changes are gathered.
+    /// Takes the next record into account, if it may belong to this transaction, and gathers all changes.
     pub fn take_of(&mut self, number: u64, record: &Record<'_>) -> Result<(), TxnError> {
         let is_wanted = match LogRecord::decode(record.payload) {
             LogRecord::Contents(..) => true,
@@ -115,7 +115,7 @@ impl Gathering {
                     | RecordKind::Loaded { transaction: of, .. }
                     | RecordKind::Undo { transaction: of, .. },
                 ) => of == number,
-                // Whose it is its last record tells.
+                // The last record of the group says to which transaction it belongs.
                 Ok(RecordKind::Member(_)) => true,
                 _ => false,
             },
@@ -127,7 +127,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// Takes the next record into account. Gives what it commits.
+    /// Takes the next record into account. Returns what it commits.
     pub fn take(&mut self, record: &Record<'_>) -> Result<Option<Committed>, TxnError> {
         let (lsn, end) = (record.lsn, record.end());
         let shown = |time: u64| (time > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_nanos(time));
@@ -155,7 +155,7 @@ impl Gathering {
         }
     }
 
-    /// Takes a change into account. Gives what it commits, which is no transaction.
+    /// Takes a change into account. Returns what it commits outside transactions.
     fn take_change(
         &mut self,
         record: &Record<'_>,
@@ -228,7 +228,7 @@ impl Open {
         self.changes.extend(changes.into_iter().map(|change| (lsn, change)));
     }
 
-    /// The change of a record has been undone: nearly always the last one.
+    /// Takes back the change at `of`, which has been undone: nearly always the last one.
     fn take_back(&mut self, of: Lsn) {
         while self.changes.pop_if(|(lsn, _)| *lsn == of).is_some() {}
         if self.changes.last().is_some_and(|(lsn, _)| *lsn > of) {

@@ -1,11 +1,12 @@
-//! The log read as a feed of changes: what was committed, in the order of the commits, from a place on.
+//! The log read as a feed of changes: what was committed, in commit order, from a place in the log on.
 //!
-//! Changes of a transaction are gathered until its commit is read, and those that are taken back by a savepoint are dropped
-//! (`gathering`). A change that is no transaction, or a group of records, is a commit of its own. A commit of a transaction that had
-//! begun before the place is found by its record, which says where it began; its changes are read again from there.
+//! The changes of a transaction are gathered until its commit is read; those that a savepoint takes back are dropped
+//! (`gathering`). A change outside transactions, or a group of records, is a commit of its own. If a transaction began
+//! before the place, its commit record says where: its changes are read again from there.
 //!
-//! What is read is durable. It is read from the log, and from its archive where the log has been given up. Without an archive the log keeps
-//! what has not been read, from the first record of the oldest transaction on that was open at the last commit that was given.
+//! Only what is durable is read: from the log, and from its archive where the log has been given up. Without an archive
+//! the log keeps what has not been read, from the first record of the oldest transaction that was open at the last
+//! commit.
 
 mod changes;
 mod contents;
@@ -25,21 +26,21 @@ use vellum_wal::{Arrival, Durability, FollowedLog, FollowingReader, LogKeep};
 
 pub use changes::{LargeValue, LoadedTree, LoggedValue, TreeChange, TreeChangeKind};
 
-/// After how much log that commits nothing what is kept is reckoned anew, in bytes.
+/// After this many bytes of log without a commit it is recomputed what the log must keep.
 const PART_BYTES: u64 = 4 << 20;
 
-/// Something that was committed.
+/// Something that has been committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Committed {
     /// The record of the commit.
     pub lsn: Lsn,
-    /// Where it ends. What is committed later is told from there on.
+    /// Where that record ends. Later commits are read from there on.
     pub end: Lsn,
-    /// The number of the commit, if it is one of a transaction.
+    /// The number of the commit, if it is that of a transaction.
     pub number: Option<u64>,
-    /// When it was committed, as far as the log tells it.
+    /// When it was committed, as far as the log says.
     pub time: Option<SystemTime>,
-    /// What was done, in its order.
+    /// The changes, in order.
     pub changes: Vec<TreeChange>,
 }
 
@@ -48,32 +49,32 @@ pub struct Follower {
     source: FollowedLog,
     changes: Arc<Changes>,
     transactions: Arc<Transactions>,
-    /// Keeps what has not been read.
+    /// Makes the log keep what has not been read.
     kept: Option<LogKeep>,
     reader: FollowingReader,
-    /// Of transactions that began before not all has been gathered.
+    /// Of transactions that began before this place, not all changes have been gathered.
     begin: Lsn,
-    /// What is needed for these, as long as one of them may be open.
+    /// What these transactions need, as long as one of them may be open.
     earlier: Option<Earlier>,
-    /// Everything that was committed before has been given.
+    /// Everything committed before this place has been returned.
     position: Lsn,
     gathering: Gathering,
 }
 
-/// Transactions that had begun before the place from which the log is followed, and had not ended there.
+/// The transactions that began before the place where following began, and had not ended there.
 #[derive(Clone, Copy)]
 struct Earlier {
-    /// No record of them lies before.
+    /// None of their records lies before this place.
     first: Lsn,
-    /// Their ends lie before, or, if not all have ended, what is known of them was known there.
+    /// They end before this place. If not all have ended, what is known of them is as of this place.
     until: Lsn,
     have_ended: bool,
 }
 
 impl Follower {
-    /// Follows a log from `from` on, which is where a record begins or the log ended once; from its end if there is none. As long as it
-    /// has not been read and there is no archive the log keeps it, but no more than `keep_bytes`. `catalog` is the tree of which
-    /// changes are told with what was there before.
+    /// Follows a log from `from` on, where a record begins or the log once ended; from its end if `None`. Without an
+    /// archive the log keeps what has not been read, but no more than `keep_bytes`. Changes of the tree `catalog` are
+    /// returned with the values before them.
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -83,7 +84,7 @@ impl Follower {
         from: Option<Lsn>,
         (catalog, keep_bytes): (PageId, u64),
     ) -> Result<Self, TxnError> {
-        // All of it, until it is known what is needed.
+        // Everything, until it is known what is needed.
         let kept = source.keep(Lsn(0), keep_bytes);
         let from = match from {
             Some(from) => from,
@@ -106,10 +107,10 @@ impl Follower {
         })
     }
 
-    /// Reads to the end what there is now, and gives the changes of the catalog among it. What is needed of the log is known then.
+    /// Reads to the current end, and returns the catalog's changes on the way. Then it is known what the log must keep.
     ///
     /// # Errors
-    /// If neither the log nor its archive has all of it any more.
+    /// If neither the log nor its archive has all of it.
     pub fn look_ahead(&mut self) -> Result<Vec<TreeChange>, TxnError> {
         let log = self.source.log();
         let (end, oldest) = self.transactions.needed_at(|| log.end());
@@ -128,20 +129,20 @@ impl Follower {
         Ok(changes)
     }
 
-    /// Everything that was committed before this place has been given.
+    /// Everything committed before this place has been returned.
     pub fn position(&self) -> Lsn {
         self.position
     }
 
-    /// What is read.
+    /// What is being read.
     pub fn source(&self) -> &FollowedLog {
         &self.source
     }
 
-    /// The next commit; none if there is no other yet. The one before has been dealt with.
+    /// The next commit; `None` if there is none yet. The caller is done with the one before.
     ///
     /// # Errors
-    /// If it cannot be read, or was given up because too much would have been kept. It may be tried again.
+    /// If it cannot be read, or has been given up because too much would have been kept. It may be tried again.
     #[expect(clippy::should_implement_trait, reason = "it may end for now, and go on")]
     pub fn next(&mut self) -> Result<Option<Committed>, TxnError> {
         loop {
@@ -152,7 +153,7 @@ impl Follower {
                 self.position = commit.end;
                 return Ok(Some(commit));
             }
-            // What was written past the log, and is committed later, is read again by a feed that begins there.
+            // What was written past the log and is committed later is read again by a feed that begins there.
             let at = self.reader.at();
             self.position = self.position.max(self.gathering.contents_before(at));
             if self.reader.at() >= durable {
@@ -161,7 +162,7 @@ impl Follower {
         }
     }
 
-    /// A future that is ready when there may be more to be read.
+    /// A future that is ready when there may be more to read.
     pub fn arrival(&self) -> Arrival {
         self.changes.flusher.arrival(self.reader.at(), Durability::Synced)
     }
@@ -172,7 +173,7 @@ impl Follower {
         self.source.log().horizon(if is_planted { Durability::Buffered } else { Durability::Synced })
     }
 
-    /// The log keeps what is needed from now on.
+    /// Makes the log keep what is needed from now on.
     fn keep(&mut self) {
         let Some(kept) = &self.kept else { return };
         let at = self.reader.at();
@@ -187,8 +188,8 @@ impl Follower {
     }
 }
 
-/// Reads up to the next commit that has changed something, or to `to`, or for a while. Of transactions that began before `begin` not
-/// all has been gathered.
+/// Reads up to the next commit that has changed something, up to `to`, or for a while. Of transactions that began
+/// before `begin`, not all changes have been gathered.
 fn step(
     source: &FollowedLog,
     reader: &mut FollowingReader,
@@ -198,7 +199,7 @@ fn step(
 ) -> Result<Option<Committed>, TxnError> {
     let (mut committed, stop) = (None, reader.at().0.saturating_add(PART_BYTES));
     reader.read(to, |record| {
-        // First: if that fails, the record is taken again.
+        // First: if this fails, the record is taken again.
         if let Some((number, first)) = gathering.incomplete(&record, begin) {
             let mut again = gathering.again();
             source.read(first).read(record.lsn, |record| {

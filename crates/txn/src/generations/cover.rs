@@ -1,4 +1,4 @@
-//! What covers old snapshots, beside versions: see [`covers`](super::covers).
+//! What covers old snapshots, apart from versions: see [`covers`](super::covers).
 
 use super::images::Images;
 use crate::shard::Changed;
@@ -12,7 +12,7 @@ pub(crate) struct Covered {
     pub time: u64,
 }
 
-/// What covers snapshots, beside versions.
+/// What covers snapshots, apart from versions.
 #[derive(Default)]
 pub(super) struct Cover {
     /// Leaves as they were before their first changes.
@@ -21,8 +21,8 @@ pub(super) struct Cover {
     pub changed: Arc<Changed>,
     /// It covers the snapshots of transactions up to this number; zero if it does not, or not yet.
     pub covered: AtomicU64,
-    /// Leaves with lesser LSNs have not changed since it was made.
+    /// Leaves with lower LSNs have not changed since the cover was made.
     pub place: AtomicU64,
-    /// How many covers had begun with it.
+    /// How many covers had begun, including this one.
     pub number: AtomicU64,
 }

@@ -1,24 +1,27 @@
-//! Snapshots that are old, and cost those who change something next to nothing.
+//! Old snapshots that cost writers next to nothing.
 //!
-//! What a snapshot sees of a record is kept version by version, and that grows with everything that is changed. Once memory has no room
-//! for that, all snapshots that are there are *covered*: a [generation](super::Generation) takes the versions that there are, and from then on each
-//! leaf is kept as a whole, once, before its first change after that moment. New leaves, and those that were kept, cost nothing more, so what a
-//! covered snapshot costs is bounded by what there was when it was covered, and versions are pruned as if it were not open.
+//! What a snapshot sees of records is kept version by version, and that grows with every change. Once memory has no
+//! room for it, all open snapshots are *covered*: a [generation](super::Generation) takes the existing versions, and
+//! from then on each leaf is kept as a whole, once, before its first change after that moment. New leaves, and leaves
+//! that were kept, cost nothing more. So a covered snapshot costs no more than what there was when it was covered, and
+//! versions are pruned as if it were not open.
 //!
 //! # What a covered snapshot sees
-//! Of a record that its own transaction has changed: what the leaf holds, for nobody else can change it. Else what the leaf held at the moment of the cover, which the first
-//! image of a leaf with that key since then shows, or the leaf itself if there is none; and before that what the versions show that were there then. Of
-//! those a change that was rolled back since counts like one that is open.
+//! Of a record that its own transaction has changed: what the leaf holds, for no other transaction can change it.
+//! Otherwise what the leaf held at the moment of the cover: the first image since then of a leaf with that key, or the
+//! leaf itself if there is none. Before that, what the frozen versions show; a change rolled back since then counts as
+//! open.
 //!
 //! # The moment
-//! All shards of the versions are locked for a moment. Meanwhile it is said that pages are kept (see [`KeptPages`](vellum_pool::KeptPages)), and all
-//! versions are taken out: they are *frozen*. A change that was claimed before has its version there. One that is claimed after it finds that pages are kept.
-//! Versions that memory has no room for go on to the file after that.
+//! All shards of the versions are locked for a moment. Under these locks pages begin to be kept (see
+//! [`KeptPages`](vellum_pool::KeptPages)), and all versions are taken out: they are *frozen*. A change that was claimed
+//! before has its version among them. One that is claimed later finds that pages are kept. Later, versions that memory
+//! has no room for go to the file.
 //!
 //! # Changes by covered transactions
-//! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of a record is noted in a
-//! bitmap when its versions are pruned after a cover. A record in a leaf that has changed since, and whose hash is noted, counts as changed: in
-//! one of many cases that refuses a change that might have been made.
+//! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
+//! a record is noted in a bitmap when its versions are pruned after a cover. A record whose leaf has changed since, and
+//! whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
 
 use super::{
     Frozen, Generation, Generations, Moving,
@@ -37,7 +40,7 @@ use vellum_base::{Lsn, PageId};
 use vellum_pool::{PageKeeper, PoolError};
 
 impl Generations {
-    /// Begins a generation that is to cover the snapshots that are there. It stays until it [rests](Generation::rest).
+    /// Begins a generation that is to cover the open snapshots. It is kept until it [rests](Generation::rest).
     pub fn begin_cover(&self, file: &SpillFile) -> Result<Arc<Generation>, PoolError> {
         let generation = Arc::new(Generation::create(file, 0, true)?);
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +48,9 @@ impl Generations {
         Ok(generation)
     }
 
-    /// Keeps pages from now on, for that generation; `end` gives the place where the log ends. No record can be claimed meanwhile.
+    /// Keeps pages for this generation from now on; `end` gives the end of the log. No record is claimed meanwhile.
     pub fn arm(&self, generation: &Generation, end: impl FnOnce() -> Lsn) {
-        // SeqCst, here and below: whoever has rolled back and finds the former number has undone everything before pages are kept.
+        // SeqCst, here and below: a rollback that finds the former number has undone everything before pages are kept.
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some(cover) = &generation.cover {
             cover.number.store(number, Ordering::Release);
@@ -58,7 +61,7 @@ impl Generations {
         self.kept.set(place);
     }
 
-    /// Learns what there is of versions that were frozen; until then the generation counts as needed.
+    /// Counts the frozen versions; until then the generation counts as needed.
     pub fn count(&self, generation: &Generation) {
         let Some(frozen) = generation.frozen() else { return };
         let mut contents = generation.contents.lock();
@@ -71,15 +74,15 @@ impl Generations {
         }
     }
 
-    /// Puts versions that were frozen into the file. `snapshots` are the times of those that were open at that moment, in ascending order, and the number of
-    /// the last commit then.
+    /// Writes frozen versions to the file. `snapshots` are the times of the snapshots that were open when they were
+    /// frozen, in ascending order, and the number of the last commit then.
     ///
     /// # Errors
-    /// If the file fails: they stay in memory.
+    /// If the file fails: the versions stay in memory.
     pub fn write_frozen(&self, generation: &Generation, snapshots: (&[u64], u64)) -> Result<(), PoolError> {
         let Some(frozen) = generation.frozen() else { return Ok(()) };
         let mut chains: Vec<_> = frozen.chains().collect();
-        // As the tree likes it.
+        // In key order, which suits the tree.
         chains.sort_unstable_by(|one, other| order(one.first(), other.first()));
         let mut load = generation.tree.load()?;
         for chain in chains {
@@ -92,7 +95,7 @@ impl Generations {
         Ok(())
     }
 
-    /// Gives up the memory of versions that are in the file, or not needed.
+    /// Frees the memory of frozen versions that are in the file, or not needed.
     pub(super) fn thaw(&self, generation: &Generation) {
         let frozen = generation.frozen.write().unwrap_or_else(PoisonError::into_inner).take();
         self.frozen_bytes.fetch_sub(frozen.map_or(0, |frozen| frozen.bytes), Ordering::Relaxed);
@@ -103,7 +106,7 @@ impl Generations {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// The generation has all that is needed of it: it covers these snapshots. Returns false if something could not be kept.
+    /// The generation is complete and covers these snapshots. Returns false if a page could not be kept.
     pub fn complete(&self, generation: &Generation, covered: Covered) -> bool {
         let contents = generation.contents.lock();
         if contents.has_failed {
@@ -112,12 +115,12 @@ impl Generations {
         if let Some(cover) = &generation.cover {
             cover.covered.store(covered.id, Ordering::Release);
         }
-        // SeqCst: versions that only these snapshots need go after this.
+        // SeqCst: versions that only these snapshots need are removed after this.
         self.covered.store(covered.id, Ordering::SeqCst);
         true
     }
 
-    /// The generation covers nothing: pages are kept for those before it, if there are some.
+    /// The generation covers nothing. Pages are kept for earlier covers, if there are any.
     pub fn give_up(&self, generation: &Generation) {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let former = all.iter().rev().find(|former| former.covers(1));
@@ -126,8 +129,8 @@ impl Generations {
         self.kept.set(place);
     }
 
-    /// Whether a snapshot is covered. Asked under the lock of the versions that were looked up: what is not there any more was needed
-    /// by covered ones only.
+    /// Whether a snapshot is covered. Called under the lock of the versions that were looked up: only covered snapshots
+    /// need versions that are no longer there.
     #[inline]
     pub fn covers(&self, transaction: u64) -> bool {
         transaction <= self.covered.load(Ordering::SeqCst)
@@ -144,7 +147,7 @@ impl Generations {
             && since.any(|since| since.cover.as_ref().is_some_and(|cover| cover.changed.has(hash)))
     }
 
-    /// What a covered snapshot sees of a record that its transaction has not changed, as far as memory knows.
+    /// What a covered snapshot sees of a record for which memory has no change by its own transaction.
     pub fn seen_by_covered(
         &self,
         (tree, key, hash): (PageId, &[u8], u64),
@@ -157,7 +160,7 @@ impl Generations {
         let (before, _) = all.split_at(first + 1);
         let cover = before.last().and_then(|generation| generation.cover.as_ref());
         let number = cover.map_or(0, |cover| cover.number.load(Ordering::Acquire));
-        // Those that came before it, too: what was claimed at the moment may have been changed after it.
+        // In earlier generations, too: what was claimed at the moment of the cover may have been changed after it.
         for generation in all.iter().filter(|generation| generation.has_writer(sight.own)) {
             if generation.find(tree, key, hash)?.iter().any(|(writer, ..)| *writer == sight.own) {
                 return Ok(Seen::Leaf);
@@ -174,7 +177,7 @@ impl Generations {
         for generation in before.iter().rev() {
             for (writer, state, seen) in generation.find(tree, key, hash)?.into_iter().rev() {
                 match state {
-                    // It had been undone in the leaf.
+                    // The change had been undone in the leaf before this cover.
                     State::RolledBack(covers) if covers < number => {}
                     state if sight.sees(writer, state) => return Ok(oldest),
                     _ => oldest = seen,
@@ -184,7 +187,7 @@ impl Generations {
         Ok(oldest)
     }
 
-    /// Adds the keys of a tree within bounds that leaves had when a snapshot was covered, and may not have any more.
+    /// Adds the keys, within bounds, of a tree that leaves had when a snapshot was covered, and may no longer have.
     pub fn add_covered(
         &self,
         transaction: u64,
@@ -200,7 +203,7 @@ impl Generations {
             .try_for_each(|cover| cover.images.add_keys(tree, bounds, keys))
     }
 
-    /// Whether changes are noted there still.
+    /// Whether changes are still noted in this bitmap.
     pub fn notes_in(&self, changed: &Arc<Changed>) -> bool {
         self.all()
             .iter()
@@ -213,10 +216,10 @@ impl Generations {
         all.iter().filter_map(|generation| generation.cover.as_ref()).map(|cover| cover.images.count()).sum()
     }
 
-    /// Whether a snapshot that was covered has lost what was kept for it, because the file failed.
+    /// Whether a covered snapshot has lost what was kept for it, because the file failed.
     #[inline]
     pub fn has_lost(&self, transaction: u64) -> bool {
-        // Acquire: pairs with the thread that loses it, which changes the leaf after that.
+        // Acquire: pairs with the thread that loses it; that thread changes the leaf afterwards.
         transaction <= self.lost.load(Ordering::Acquire)
     }
 }
@@ -229,7 +232,7 @@ impl PageKeeper for Generations {
             return;
         };
         if images.keep(tree, page, &generation.tree).is_err() {
-            // The change cannot be refused any more, and who makes it has nothing to do with old snapshots: these end.
+            // This change can no longer be refused, and its transaction has no part in the old snapshots: they end.
             let mut contents = generation.contents.lock();
             contents.has_failed = true;
             self.lost.fetch_max(self.covered.load(Ordering::SeqCst), Ordering::AcqRel);
@@ -253,9 +256,9 @@ impl Generation {
         }
     }
 
-    /// Takes over all versions; `freeze` gives them, with what is removed.
+    /// Takes over all versions; `freeze` returns them, with the keys of removed records.
     pub fn freeze(&self, generations: &Generations, freeze: impl FnOnce() -> Frozen) {
-        // Locked throughout, so that a thread that finds memory empty finds them here.
+        // Locked throughout, so that a thread that finds nothing in memory finds the versions here.
         let mut place = self.frozen.write().unwrap_or_else(PoisonError::into_inner);
         // Release: before the keys are forgotten in memory.
         self.has_removed.store(true, Ordering::Release);
@@ -264,12 +267,12 @@ impl Generation {
         *place = Some(Arc::new(frozen));
     }
 
-    /// Where changes of records are noted that come after it.
+    /// The bitmap in which changes of records after the cover are noted.
     pub fn changed(&self) -> Option<&Arc<Changed>> {
         self.cover.as_ref().map(|cover| &cover.changed)
     }
 
-    /// Whether there are versions of a transaction that was open when they came here.
+    /// Whether it has versions of a transaction that was open when they came here.
     fn has_writer(&self, transaction: u64) -> bool {
         self.contents.lock().writers.contains_key(&transaction)
     }

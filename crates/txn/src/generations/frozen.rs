@@ -1,4 +1,4 @@
-//! The versions of a generation while memory has them.
+//! The versions of a generation while they are in memory.
 
 use crate::chain::Chain;
 use hashbrown::HashTable;
@@ -8,18 +8,18 @@ use std::{
 };
 use vellum_base::PageId;
 
-/// Versions of which nothing changes any more.
+/// Versions that do not change any more.
 pub(crate) struct Frozen {
     /// By the hashes of their records, in parts.
     parts: Vec<HashTable<Chain>>,
-    /// The keys of those that were removed.
+    /// The keys of removed records.
     pub removed: BTreeSet<(PageId, Box<[u8]>)>,
-    /// About how much memory they take.
+    /// About how much memory the versions take.
     pub bytes: usize,
 }
 
 impl Frozen {
-    /// The part of a record is `hash >> 32`, modulo how many there are.
+    /// The part of a record is `hash >> 32`, modulo the number of parts.
     pub fn new(parts: Vec<HashTable<Chain>>, removed: BTreeSet<(PageId, Box<[u8]>)>, bytes: usize) -> Self {
         Self { parts, removed, bytes }
     }
@@ -33,7 +33,7 @@ impl Frozen {
         self.parts.iter().flatten()
     }
 
-    /// Adds the keys of a tree within bounds of records that were removed.
+    /// Adds the keys, within bounds, of removed records of a tree.
     pub fn add_removed(&self, tree: PageId, bounds: (Bound<&[u8]>, Bound<&[u8]>), keys: &mut Vec<Box<[u8]>>) {
         let first = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key.into(),

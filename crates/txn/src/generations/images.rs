@@ -1,7 +1,7 @@
-//! Leaves as they were at one moment: those that have changed since.
+//! Leaves that have changed since some moment, as they were at that moment.
 //!
-//! The leaves of a tree share out its keys, and so do their images, whose order is that of their lower fences. So the image of the leaf that had a key is
-//! the last one whose lower fence is below the key, if it reaches to the key; else that leaf has not changed.
+//! Leaves divide the keys of a tree among them, and so do their images, which are ordered by lower fence. So the leaf
+//! that had a key has the last image whose lower fence is below the key, if that reaches to it; else it is unchanged.
 
 use crate::spill::{SpillTree, damaged};
 use std::{
@@ -16,28 +16,28 @@ use vellum_base::PageId;
 use vellum_base::primitive::{AtomicUsize, Ordering, RwLock};
 use vellum_pool::PoolError;
 
-/// How many trees there were of which leaves were kept.
+/// How many trees there have been whose leaves were kept.
 static NUMBERS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// Images of leaves, in the file of what memory has no room for.
+/// Images of leaves, in the spill file.
 #[derive(Default)]
 pub(super) struct Images {
     trees: RwLock<HashMap<PageId, Arc<TreeImages>>>,
     count: AtomicUsize,
 }
 
-/// Those of one tree.
+/// The images of one tree.
 struct TreeImages {
-    /// No other in this process has it.
+    /// A number that no other in this process has.
     number: u64,
-    /// That of the leaf that has no lower fence.
+    /// The image of the leaf that has no lower fence.
     first: OnceLock<Box<[u8]>>,
-    /// The others, by their lower fences.
+    /// The other images, by their lower fences.
     others: SpillTree,
 }
 
 impl Images {
-    /// Keeps a page of a tree, if it is a leaf and there is none in its place. `beside` is a tree in the same file.
+    /// Keeps a page of a tree, if it is a leaf and its place has no image yet. `beside` is a tree in the same file.
     pub fn keep(&self, tree: PageId, page: &[u8], beside: &SpillTree) -> Result<(), PoolError> {
         let Some(image) = LeafImage::of(page) else { return Ok(()) };
         let images = match self.of(tree) {
@@ -48,15 +48,15 @@ impl Images {
             None => images.first.set(image.into()).is_ok(),
             Some(fence) => images.others.insert(&fence, image)?,
         };
-        // Relaxed: it is shown, and decides nothing.
+        // Relaxed: the count is only shown, and decides nothing.
         self.count.fetch_add(usize::from(is_new), Ordering::Relaxed);
         Ok(())
     }
 
-    /// The leaf that had a key, if it has changed.
+    /// The image of the leaf that had a key, if the leaf has changed.
     pub fn find(&self, tree: PageId, key: &[u8]) -> Result<Option<Rc<LeafImage>>, PoolError> {
         thread_local! {
-            /// The image that this thread has found last, and among those of which tree. Scans find the same for many keys.
+            /// The last image that this thread found, and its tree's number. Scans find one for many keys.
             static LAST: RefCell<Option<(u64, Rc<LeafImage>)>> = const { RefCell::new(None) };
         }
         let Some(images) = self.of(tree) else { return Ok(None) };
@@ -75,7 +75,7 @@ impl Images {
         Ok(image)
     }
 
-    /// Adds the keys within bounds of all that there is of a tree.
+    /// Adds the keys, within bounds, of all images of a tree.
     pub fn add_keys(
         &self,
         tree: PageId,
@@ -93,7 +93,7 @@ impl Images {
         }
         let mut from = Bound::Unbounded;
         if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
-            // The leaf that begins below may go beyond.
+            // The leaf whose lower fence is below the bound may reach beyond it.
             if let Some((_, stored)) = images.others.last_before(lower)? {
                 add(&stored)?;
             }
@@ -107,7 +107,7 @@ impl Images {
         added
     }
 
-    /// How many there are.
+    /// How many images there are.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }

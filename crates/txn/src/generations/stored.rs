@@ -1,7 +1,7 @@
 //! How the chains of a generation are stored in its tree.
 //!
-//! The key is that of [`place_of`]. The value is a byte that says whether the record was removed, the whole key if there is no room
-//! for it in the other, preceded by its length of two bytes, and the versions, the latest last.
+//! The key is that of [`place_of`]. The value is: a byte that says whether the record was removed; the whole key, if
+//! there is no room in the other, after its length of two bytes; the versions, latest last.
 
 use crate::{
     before::Before,
@@ -15,7 +15,7 @@ use vellum_pool::PoolError;
 
 /// The longest key of a tree.
 pub(super) const KEY_BYTES_MAX: usize = vellum_access::node::MAX_KEY_BYTES;
-/// Of a longer key of a record only so much is in the key of its chain, and its hash.
+/// Of a longer key of a record, the key of its chain has only this many bytes, and the hash.
 pub(super) const PREFIX_BYTES: usize = KEY_BYTES_MAX - 16;
 
 /// The order of records in the trees of generations.
@@ -37,16 +37,16 @@ pub(crate) fn order(one: Option<&Before>, other: Option<&Before>) -> Order {
     }
 }
 
-/// A version as it is in the file.
+/// A version as it is stored in the file.
 pub(super) struct Version<'v> {
     pub writer: u64,
-    /// Zero if that is to be asked.
+    /// Zero if the writer must be asked.
     pub committed: u64,
     pub kind: Option<ValueKind>,
     pub value: &'v [u8],
 }
 
-/// The key of a chain in a generation's tree: the tree's root, then the record's key, or the beginning of a long one and its hash.
+/// The key of a chain in a generation's tree: the tree's root, then the record's key, or a long key's prefix and hash.
 pub(super) fn place_of(tree: PageId, key: &[u8], hash: u64) -> Vec<u8> {
     let mut place = place_of_prefix(tree, key);
     if key.len() >= PREFIX_BYTES {
@@ -62,7 +62,7 @@ pub(super) fn place_of_prefix(tree: PageId, key: &[u8]) -> Vec<u8> {
     place
 }
 
-/// The whole key of a chain's record; empty if that is in the key of the chain.
+/// The whole key of a chain's record; empty if the key of the chain has it.
 pub(super) fn whole_key(chain: &[u8]) -> Option<&[u8]> {
     let (length, rest) = chain.get(1..)?.split_first_chunk()?;
     rest.get(..u16::from_le_bytes(*length).into())

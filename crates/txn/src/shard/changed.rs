@@ -1,4 +1,4 @@
-//! Which records of the table of versions have been changed since a point in time.
+//! The records of the table of versions that have been changed since some moment.
 
 use super::{SHARDS, shard_of};
 use crate::plant::{Bug, planted};
@@ -6,11 +6,11 @@ use crate::plant::{Bug, planted};
 use std::sync::atomic::AtomicU64;
 use vellum_base::primitive::Ordering;
 
-/// Hashes of records that have been changed. What is noted of the records of one shard of the versions lies together, and is
-/// read and written under that shard's lock.
+/// Hashes of records that have been changed. The bits of one shard's records lie together, and are read and written
+/// under that shard's lock.
 pub(crate) struct Changed(Box<[AtomicU64]>);
 
-/// 2 MiB, one bit a hash: if a million records are changed, one in 16 that are not looks changed.
+/// 2 MiB, one bit a hash: if a million records are changed, one in 16 of the others seems to be changed.
 const WORDS: usize = 1 << 18;
 
 impl Default for Changed {
@@ -32,12 +32,12 @@ impl Changed {
         if let Some((word, bit)) = self.bit(hash)
             && !planted(Bug::CoveredChangeForgotten)
         {
-            // Relaxed, here and below, and in two steps, for the shard is locked. One step would cost the time of a cache miss.
+            // Relaxed, here and below, in two steps: the shard is locked. One step would cost the time of a cache miss.
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was noted, or another of the same bit.
+    /// Whether this hash was noted, or another one with the same bit.
     pub fn has(&self, hash: u64) -> bool {
         self.bit(hash).is_none_or(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }

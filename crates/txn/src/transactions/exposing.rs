@@ -1,4 +1,4 @@
-//! How a transaction claims records, and who gets to know what it has changed.
+//! How a transaction claims records, and how others find what it has changed.
 
 use super::{Snapshot, State, Transactions};
 use crate::{
@@ -13,21 +13,21 @@ use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
 impl Transactions {
-    /// Enters in the table of versions what is searched in undo buffers.
+    /// Enters in the table of versions what others search in undo buffers.
     pub(super) fn enter_buffers(&self) {
         self.versions.enter_all(|| self.snapshots_now());
     }
 
-    /// Enters in the table of versions what is not there. No write set is locked by this thread that is among these.
+    /// Enters in the table all versions that are not there yet. This thread holds the lock of none of their write sets.
     pub fn enter_all(&self) {
         self.publish_private();
         self.enter_buffers();
     }
 
-    /// A transaction claims a record before it changes it, whose leaf is latched, has the LSN `leaf`, and holds `value`.
+    /// A transaction claims a record before it changes it. Its leaf is latched, has the LSN `leaf`, and holds `value`.
     ///
     /// # Errors
-    /// Why it cannot be changed; and if versions cannot be read.
+    /// Why the record cannot be changed; and if versions cannot be read.
     pub fn claim<'w>(
         &self,
         (writes, snapshot): (&'w WriteSet, &Snapshot),
@@ -36,9 +36,9 @@ impl Transactions {
         is_removal: bool,
     ) -> Result<Result<OrderedGuard<'w, write_set::State>, Refusal>, PoolError> {
         let (versions, record) = (&self.versions, (tree, key));
-        // Before the write set is locked: others search it while theirs is.
+        // Before this write set is locked: other threads search it while they hold the lock of theirs.
         let looked_up = (!versions.buffers().is_empty()).then(|| versions.target(record, leaf));
-        // If there were no buffers, none has a version now: only this thread can claim the record.
+        // If there were no buffers, none has a version of the record now: only this thread can claim it.
         let mut state = writes.lock();
         if matches!(state.exposure, Exposure::Searched(_)) && state.is_large(versions.spill().bytes_each()) {
             drop(state);
@@ -67,7 +67,7 @@ impl Transactions {
         Ok(Ok(state))
     }
 
-    /// Shows others what a transaction has changed that was alone: called by a thread that may ask for earlier versions.
+    /// Publishes the changes of a transaction that was alone. Called by a thread that may ask for earlier versions.
     #[inline]
     pub fn publish_private(&self) {
         // Relaxed: see `begin_writing`.
@@ -76,7 +76,7 @@ impl Transactions {
         }
     }
 
-    /// The state, when all versions are in the table.
+    /// Locks the state when all versions are in the table.
     pub(super) fn lock_entered(&self) -> OrderedGuard<'_, State> {
         loop {
             self.enter_all();
@@ -87,7 +87,7 @@ impl Transactions {
         }
     }
 
-    /// The state, when no write set is private.
+    /// Locks the state when no write set is private.
     pub(super) fn lock_published(&self) -> OrderedGuard<'_, State> {
         let mut state = self.lock();
         while let Some(writes) = state.private.clone() {

@@ -1,4 +1,4 @@
-//! What is searched in undo buffers is entered in the table, and the table is left again.
+//! Enters in the table what others search in undo buffers, and stops using the table when it is empty.
 
 use super::{Appended, Shard, Versions};
 use crate::{before::Before, exposure::Exposure, write_set::WriteSet, writer::Writer};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vellum_base::primitive::Ordering;
 
 impl Versions {
-    /// Shows others what is known to a transaction only, if it is private.
+    /// Shows others the changes of a transaction, if its write set is private.
     #[cold]
     pub fn publish(&self, writes: &Arc<WriteSet>) {
         let mut state = writes.lock_of_other();
@@ -22,15 +22,16 @@ impl Versions {
         }
     }
 
-    /// Enters in the table what is searched in undo buffers; `snapshots` gives the times of the open snapshots, in ascending
-    /// order, and that of the last commit. No write set is locked that is among these.
+    /// Enters in the table what others search in undo buffers. `snapshots` gives the times of the open snapshots, in
+    /// ascending order, and that of the last commit. This thread holds the lock of none of these write sets.
     pub fn enter_all(&self, snapshots: impl FnOnce() -> (Vec<u64>, u64)) {
         if self.buffers.is_empty() {
             return;
         }
-        // One thread at a time, so that the versions of a record are entered in their order.
+        // One thread at a time, so that the versions of a record are entered in order.
         let _entering = self.entering.lock();
-        // What these see was committed before they are looked up. It goes first: see the order in `undo_buffers`.
+        // What these write sets see was committed before this call. It is entered first: see the order in
+        // `undo_buffers`.
         let open = self.buffers.open();
         let (times, now) = snapshots();
         let snapshots = (&times[..], now);
@@ -51,8 +52,7 @@ impl Versions {
         }
     }
 
-    /// Enters what a writer has claimed. Returns whether the record has no
-    /// version of this writer yet.
+    /// Enters what a writer has claimed. Returns whether the record had no version of this writer yet.
     fn enter(
         &self,
         writer: &Arc<Writer>,
@@ -73,17 +73,17 @@ impl Versions {
         is_first
     }
 
-    /// Finds out whether the table is needed still, if little is in it.
+    /// Finds out whether the table is still needed, if little is in it.
     #[cold]
     pub fn rest(&self) {
-        /// To sweep these costs less than looking for others in vain.
+        /// To sweep so few costs less than searching the table in vain.
         const FEW: usize = 1024;
         let is_used = self.is_used.0.load(Ordering::Relaxed);
         if !is_used || self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() > FEW {
             return;
         }
         self.sweep_all();
-        // In their order; other threads lock one at a time.
+        // In order; other threads lock one at a time.
         let shards: Vec<_> = self.shards.iter().map(Shard::lock_in_turn).collect();
         if shards.iter().all(|chains| chains.len() == 0) {
             self.is_used.0.store(false, Ordering::Release);

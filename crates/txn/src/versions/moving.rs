@@ -1,4 +1,4 @@
-//! Versions go elsewhere if memory has no room for them: for old snapshots, which are covered then, or to a file.
+//! Where versions go for which memory has no room: to covers of old snapshots, or to a file.
 
 use super::{Shard, Version, Versions};
 use crate::generations::{self, Frozen, Generation, Moving};
@@ -10,14 +10,14 @@ use vellum_pool::PoolError;
 /// The turn to move versions.
 pub(crate) struct Turn<'v> {
     versions: &'v Versions,
-    /// Whether there is no room left, or little.
+    /// Whether no room is left; otherwise there is little.
     pub is_full: bool,
     _turn: OrderedGuard<'v, ()>,
 }
 
 impl Versions {
-    /// The turn to move versions, if they take more memory than they should, and no other thread moves them. If there is some room left, that is worth
-    /// it only if `is_worth_it`.
+    /// The turn to move versions, if they take more memory than they should and no other thread moves them. While there
+    /// is still some room, only if `is_worth_it`.
     pub fn turn_to_move(&self, is_worth_it: impl FnOnce() -> bool) -> Option<Turn<'_>> {
         let (little, full) = self.room();
         let is_due = full || little && is_worth_it();
@@ -30,7 +30,7 @@ impl Versions {
             return None;
         }
         let turn = if full {
-            // Those who bring more wait.
+            // Threads that bring more versions wait.
             self.turn.lock()
         } else {
             self.turn.try_lock()?
@@ -46,7 +46,7 @@ impl Versions {
         (bytes > most / 8 * 3, bytes + self.generations.frozen_bytes() > most)
     }
 
-    /// Changes need not be noted any more, unless there is another cover.
+    /// Stops noting changes, unless another cover needs the notes.
     #[cold]
     pub(super) fn note_no_more(&self) {
         for shard in &self.shards {
@@ -54,27 +54,27 @@ impl Versions {
         }
     }
 
-    /// About how much memory they take that are not frozen.
+    /// About how much memory the versions take that are not frozen.
     fn bytes(&self) -> usize {
         self.shards.iter().map(Shard::bytes).sum()
     }
 }
 
 impl Turn<'_> {
-    /// Moves all versions to the file. `snapshots` gives the times of the snapshots that are open and not covered, in ascending order, and the
-    /// number of the last commit.
+    /// Moves all versions to the file. `snapshots` gives the times of the open snapshots that are not covered, in
+    /// ascending order, and the number of the last commit.
     ///
     /// # Errors
     /// If the file fails. Nothing is lost.
     pub fn spill(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
-        /// How many shards are moved at a time: what is moved is in memory twice.
+        /// How many shards are moved at a time: what is being moved is in memory twice.
         const SHARDS: usize = 16;
         let (times, now) = snapshots();
         let oldest = times.first().copied().unwrap_or(now);
         let generation = self.versions.generations.current(&self.versions.spill.file, oldest)?;
         let moved = self.versions.shards.chunks(SHARDS).try_for_each(|shards| {
             let moving = self.copy(shards);
-            // After they have been copied: what was committed until then is known.
+            // After the copy: everything that was committed until then is known.
             let (times, now) = snapshots();
             self.put(moving, &generation, (&times, now))
         });
@@ -82,12 +82,12 @@ impl Turn<'_> {
         moved
     }
 
-    /// Takes all versions out of memory for a generation that covers snapshots; `arm` is called at that moment. What is changed after it is
-    /// noted.
+    /// Takes all versions out of memory for a generation that covers snapshots, and calls `arm` at that moment. Later
+    /// changes are noted.
     pub fn freeze(&self, generation: &Generation, arm: impl FnOnce()) {
         let versions = self.versions;
         generation.freeze(&versions.generations, || {
-            // In their order; other threads lock one at a time.
+            // In order; other threads lock one at a time.
             let mut shards: Vec<_> = versions.shards.iter().map(Shard::lock_in_turn).collect();
             arm();
             let mut bytes = 0;
@@ -102,8 +102,8 @@ impl Turn<'_> {
         });
     }
 
-    /// Puts versions that were frozen into the file, if they take too much memory. `snapshots` are the times of those that were open then, in
-    /// ascending order, and the number of the last commit then.
+    /// Writes frozen versions to the file, if they take too much memory. `snapshots` are the times of the snapshots
+    /// that were open when they were frozen, in ascending order, and the number of the last commit then.
     ///
     /// # Errors
     /// If the file fails. Nothing is lost.
@@ -128,23 +128,23 @@ impl Turn<'_> {
         generation: &Arc<Generation>,
         snapshots: (&[u64], u64),
     ) -> Result<(), PoolError> {
-        // In their order, as the tree likes it.
+        // In key order, which suits the tree.
         moving.sort_unstable_by(|one, other| generations::order(one.record(), other.record()));
         generation.take(&moving, snapshots)?;
         for chain in &moving {
             let Some(record) = chain.record() else { continue };
             self.versions.change(record, |now| {
-                // It was removed after it was looked at: only memory knows.
+                // The record was removed after the copy: only memory knows.
                 if !chain.is_removed && now.is_removed {
                     return false;
                 }
-                // What has come meanwhile stays.
+                // Versions that were added meanwhile stay.
                 let is_moved = |version: &Version| {
                     chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
                 };
                 let stays = now.versions.iter().position(|version| !is_moved(version));
                 now.versions.drain(..stays.unwrap_or(now.versions.len()));
-                // The generation has them, as long as there is a covered snapshot.
+                // The generation has them as long as there is a covered snapshot.
                 false
             });
         }

@@ -1,4 +1,4 @@
-//! What undo buffers tell of a record.
+//! What undo buffers say about a record.
 
 use super::Versions;
 use crate::{
@@ -8,14 +8,14 @@ use crate::{
 use vellum_access::Seen;
 use vellum_base::{Lsn, PageId};
 
-/// A record that is about to be changed, or might be.
+/// A record that is about to be changed, or may be.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'k> {
     pub record: (PageId, &'k [u8]),
     pub hash: u64,
     /// The LSN of its leaf.
     pub leaf: Lsn,
-    /// Its newest version in undo buffers: whose it is, and how that stands.
+    /// Its newest version in undo buffers: the writer, and the writer's state.
     pub(super) newest: Option<(u64, State)>,
 }
 
@@ -27,13 +27,13 @@ impl<'k> Target<'k> {
 }
 
 impl Versions {
-    /// A record of a leaf that has the LSN `leaf`, as it is claimed or checked. None of the write sets is locked whose undo buffers are searched.
+    /// A record to be claimed or checked; its leaf has the LSN `leaf`. None of the searched write sets is locked.
     pub fn target<'k>(&self, record: (PageId, &'k [u8]), leaf: Lsn) -> Target<'k> {
         let target = Target::without_buffers(record, leaf);
         Target { newest: self.newest_in_buffers(record, target.hash), ..target }
     }
 
-    /// The newest version of a record that is in an undo buffer: whose it is, and how that stands.
+    /// The newest version of a record in an undo buffer: the writer, and the writer's state.
     pub(super) fn newest_in_buffers(&self, record: (PageId, &[u8]), hash: u64) -> Option<(u64, State)> {
         let mut newest = None;
         self.buffers.search(record, hash, |writer, state, _| {
@@ -49,7 +49,7 @@ impl Versions {
         newest
     }
 
-    /// What is seen of a record because of versions in undo buffers, if all older ones are seen.
+    /// What is seen of a record given its versions in undo buffers, if all older versions are seen.
     pub(super) fn seen_in_buffers(&self, record: (PageId, &[u8]), hash: u64, sight: Sight) -> Seen {
         let mut oldest: Option<(u64, Seen)> = None;
         self.buffers.search(record, hash, |writer, state, before| {
