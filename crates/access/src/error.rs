@@ -1,4 +1,4 @@
-//! What can go wrong in a tree or a blob.
+//! Errors of trees and blobs.
 
 use crate::{blob::MAX_VALUE_BYTES, node::MAX_KEY_BYTES};
 use vellum_base::PageId;
@@ -27,7 +27,7 @@ pub enum AccessError {
         /// The length of the value.
         bytes: u64,
     },
-    /// What was to be stored could not be read from where it should come from.
+    /// The source of the value to be stored could not be read.
     #[error("cannot read the value to be stored: {0}")]
     Source(#[source] std::io::Error),
     /// The keys of a bulk load are not in order.
@@ -62,7 +62,7 @@ pub enum AccessError {
         "a bulk load needs an empty table, and this one holds records; load into a new table, or insert one by one"
     )]
     NotEmpty,
-    /// A bulk load goes on after it has failed.
+    /// A bulk load was continued after it had failed.
     #[error(
         "an earlier error has ended this bulk load; drop it, which frees what it wrote, and begin a new one"
     )]
@@ -70,7 +70,7 @@ pub enum AccessError {
     /// The value was replaced or removed while it was being read in parts.
     #[error("the value was changed while it was being read in parts; read it again from its beginning")]
     ValueChanged,
-    /// A record is to be changed that another transaction has changed.
+    /// A transaction wants to change a record that another transaction has changed.
     #[error(
         "another transaction {} the record \"{}\" of the tree at {tree}; roll this transaction back and run it again",
         if *committed { "has changed and committed, since this one began," } else { "has changed, and has not committed," },
@@ -81,10 +81,10 @@ pub enum AccessError {
         tree: PageId,
         /// The key.
         key: Vec<u8>,
-        /// The other transaction was committed after this one began; else it is open.
+        /// Whether the other transaction committed after this one began; otherwise it is still open.
         committed: bool,
     },
-    /// A single operation is to change a record while transactions are open.
+    /// A single operation wants to change a record while transactions are open.
     #[error(
         "transactions are open, so the record can only be changed by a transaction; run the operation as one"
     )]
@@ -96,16 +96,16 @@ pub enum AccessError {
     },
 }
 
-/// The error for a page whose contents cannot be what was written, or in which a change was refused that should have
-/// been possible.
+/// The error for a page that cannot hold what was written to it, or that refused a change which should have been
+/// possible.
 #[cold]
 pub(crate) fn damaged(page: PageId, what: impl ToString) -> Interrupt {
     PoolError::contents(page, what.to_string()).into()
 }
 
-/// A key as it is shown in an error.
+/// A key as an error message shows it.
 fn shown(key: &[u8]) -> String {
-    /// Of a long key so many bytes are shown: mostly enough to tell it from others.
+    /// The number of bytes shown of a long key: usually enough to tell it from others.
     const LONGEST: usize = 100;
     match key.split_at_checked(LONGEST) {
         Some((start, rest)) if !rest.is_empty() => format!("{}...", start.escape_ascii()),

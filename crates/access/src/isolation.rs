@@ -1,18 +1,20 @@
-//! How transactions are kept apart, as the tree sees it.
+//! The isolation of transactions, as the tree sees it.
 //!
-//! A leaf holds the newest version of each record, of whatever transaction. Earlier versions are kept by an [`Isolation`], by
-//! key, and nothing in a node tells of them. Whether one of them may be needed the LSN of the leaf tells: that is seldom so.
+//! A leaf holds the newest version of each record, whichever transaction wrote it. An [`Isolation`] keeps earlier
+//! versions by key; nothing in a node refers to them. The LSN of the leaf tells whether one of them may be needed,
+//! which is rare.
 //!
-//! - **Writers.** Before a record is changed, it is [claimed](Isolation::claim) under the latch of its leaf, so that the old
-//!   value is kept, or the change refused. A write that changes nothing, because of what the leaf holds, is
-//!   [checked](Isolation::check).
-//! - **Readers.** A reader of a leaf that is not older than its snapshot asks what it [sees](Isolation::seen) of each record
-//!   *before* it validates the leaf. So what it was told and what it has read belong to one moment.
-//! - **Snapshots that are ended** while they are used, because they hold back too much. What a reader was told counts only if the
-//!   snapshot has not been [ended](Isolation::is_ended) afterwards; else the operation is
-//!   [cancelled](vellum_pool::PoolError::Cancelled). What a leaf holds that is older than the snapshot is seen all the same.
-//! - **Large values.** What a transaction replaces or removes is not freed: its reference is among the old values. Outside of
-//!   a snapshot it may be freed as soon as the transaction ends. So a reader latches it, and then asks again.
+//! - **Writers.** Before a record is changed, it is [claimed](Isolation::claim) under the latch of its leaf, so that
+//!   the old value is kept, or the change is refused. A write that changes nothing because of what the leaf holds is
+//!   [checked](Isolation::check) instead.
+//! - **Readers.** A reader of a leaf that is not older than its snapshot asks what it [sees](Isolation::seen) of each
+//!   record *before* it validates the leaf. So the answers and the bytes that it has read belong to one moment.
+//! - **Snapshots that are ended** while they are in use, because they hold back too much. An answer counts only if the
+//!   snapshot has not been [ended](Isolation::is_ended) since; otherwise the operation is
+//!   [cancelled](vellum_pool::PoolError::Cancelled). What a leaf holds from before the snapshot can still be read.
+//! - **Large values.** A large value that a transaction replaces or removes is not freed: the old values refer to it.
+//!   For a reader without a snapshot it may be freed as soon as the transaction ends. Such a reader latches it, and
+//!   asks again.
 
 use crate::blob::BlobReference;
 use crate::gateway::{RecordKind, Recorder, ValueImage};
@@ -25,7 +27,7 @@ use vellum_base::primitive::{AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
-/// The bytes of an earlier value: some of those of a piece of memory that others share.
+/// The bytes of an earlier value: a range of shared memory.
 #[derive(Clone)]
 pub struct SharedBytes {
     all: Arc<[u8]>,
@@ -64,7 +66,7 @@ impl fmt::Debug for SharedBytes {
 /// What a snapshot sees of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// What the leaf holds, be that nothing.
+    /// What the leaf holds, even if that is nothing.
     Leaf,
     /// Nothing.
     Absent,
@@ -74,19 +76,19 @@ pub enum Seen {
     Large(BlobReference),
 }
 
-/// Why a record must not be changed.
+/// The reason why a record must not be changed.
 #[derive(Debug)]
 pub enum Claim {
-    /// Another transaction has changed it.
+    /// Another transaction has changed the record.
     Conflict {
-        /// It was committed after the snapshot was taken; else it is open.
+        /// Whether that transaction committed after the snapshot was taken; otherwise it is still open.
         committed: bool,
     },
-    /// A single operation must not change it while transactions are open.
+    /// A single operation must not change the record while transactions are open.
     NeedsTransaction,
     /// The snapshot has been [ended](Isolation::is_ended).
     Ended,
-    /// Which transaction has changed it cannot be read.
+    /// It cannot be read which transaction has changed the record.
     Failed(Box<PoolError>),
 }
 
@@ -97,17 +99,18 @@ impl From<PoolError> for Claim {
     }
 }
 
-/// Keeps earlier versions of records, and says what a transaction sees and may change. One for each writer or reader.
+/// Keeps earlier versions of records, and decides what a transaction sees and may change. One for each writer or
+/// reader.
 pub trait Isolation: Send + Sync {
-    /// What is seen of a record. Its leaf has been read, and is validated afterwards.
+    /// Returns what is seen of a record. The caller has read the leaf, and validates it afterwards.
     ///
     /// # Errors
-    /// If what is seen cannot be read.
+    /// If the version that is seen cannot be read.
     fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError>;
 
-    /// The record is about to be changed. Its leaf is latched, has the LSN `leaf`, and holds `before` under the key.
+    /// Announces a change of the record. Its leaf is latched, has the LSN `leaf`, and holds `before` under the key.
     ///
-    /// The change need not follow: the leaf may be full, and the record is claimed again then.
+    /// The change need not follow: if the leaf is full, the record is claimed again.
     ///
     /// # Errors
     /// If the record must not be changed.
@@ -120,20 +123,20 @@ pub trait Isolation: Send + Sync {
         removes: bool,
     ) -> Result<(), Claim>;
 
-    /// Whether what the leaf, which has the LSN `leaf`, holds under the key, be that nothing, is what this writer sees. The leaf has been
-    /// read, and is validated afterwards.
+    /// Checks that this writer sees what the leaf holds under the key, even if that is nothing. The leaf has the LSN
+    /// `leaf`. The caller has read it, and validates it afterwards.
     ///
     /// # Errors
-    /// If not: the error of a change of the record.
+    /// If the writer sees something else: the error that a change of the record would give.
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim>;
 
-    /// Whether records may be seen that are in no leaf any more.
+    /// Whether records may be seen that are no longer in any leaf.
     fn has_removed(&self) -> bool;
 
-    /// Keys of a tree within bounds, in ascending order: all whose records are seen and are in no leaf any more, and others.
+    /// Keys in bounds, in ascending order: every key whose record is seen but in no leaf any more, and maybe others.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the keys cannot be read.
     fn removed(
         &self,
         tree: PageId,
@@ -141,18 +144,18 @@ pub trait Isolation: Send + Sync {
         upper: Bound<&[u8]>,
     ) -> Result<Vec<Box<[u8]>>, PoolError>;
 
-    /// Whether the snapshot has been ended, so that what it sees may have been forgotten: whatever was told before this is asked
-    /// has no meaning then.
+    /// Whether the snapshot has been ended, so that the versions it sees may be gone. If it has, every answer given
+    /// before this call is void.
     fn is_ended(&self) -> bool {
         false
     }
 
-    /// The record of the change that was claimed last has its place in the log. The leaf is still latched.
+    /// Reports the LSN of the change that was claimed last. The leaf is still latched.
     fn recorded(&self, lsn: Lsn);
 }
 
-/// Records of which no other thread knows, or that no other can change: the leaf holds what is seen, and everything may be
-/// changed.
+/// Isolation for records that no other thread knows, or that no other thread can change: what the leaf holds is what is
+/// seen, and everything may be changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Unshared;
 
@@ -180,14 +183,14 @@ impl Isolation for Unshared {
     fn recorded(&self, _: Lsn) {}
 }
 
-/// On whose behalf records are changed.
+/// The transaction, if any, for which records are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writer {
-    /// Of no transaction: each change counts by itself.
+    /// No transaction: each change counts by itself.
     None,
-    /// Of a transaction, which has this number in the log.
+    /// A transaction, which has this number in the log.
     Transaction(u64),
-    /// Of one that is being undone.
+    /// A transaction that is being undone.
     Undo {
         /// Its number.
         transaction: u64,
@@ -199,36 +202,36 @@ pub enum Writer {
 /// How a tree is seen and changed: see [`Tree::with_view`](crate::Tree::with_view).
 #[derive(Clone, Copy)]
 pub struct View<'v> {
-    /// An LSN: of a leaf with a lesser one, what it holds is what is seen. The highest number if nothing need ever be asked.
+    /// An LSN. A leaf with a smaller one holds just what is seen. The highest number if nothing need ever be asked.
     pub settled: &'v AtomicU64,
-    /// What is asked otherwise.
+    /// Answers for all other leaves.
     pub isolation: &'v dyn Isolation,
-    /// On whose behalf records are changed.
+    /// For whom records are changed.
     pub writer: Writer,
-    /// Zero if no transaction is open, for a writer that is none: if it finds that, it claims nothing. While it is not zero, changes
-    /// [need LSNs](vellum_pool::ChangeRecords::needs_lsn).
+    /// The number of open transactions, for a writer outside transactions: while it is zero, such a writer claims
+    /// nothing. While it is not zero, changes [need LSNs](vellum_pool::ChangeRecords::needs_lsn).
     pub open: Option<&'v AtomicUsize>,
 }
 
 impl View<'_> {
-    /// Whether the record of a leaf that is latched may be changed without a claim. If changes needed no LSN when the leaf was latched, no
-    /// transaction was open.
+    /// Whether a record of a latched leaf may be changed without a claim. If changes needed no LSN when the leaf was
+    /// latched, no transaction was open.
     #[inline(always)]
     pub(crate) fn is_alone(&self, needs_lsn: bool) -> bool {
-        // SeqCst: a transaction that begins counts itself before it reads. If it is not counted yet, it reads the leaf after this.
+        // SeqCst: a transaction counts itself before it first reads. If it is not counted yet, it reads the leaf later.
         self.open.is_some_and(|open| !needs_lsn || open.load(Ordering::SeqCst) == 0)
     }
 
-    /// Whether a leaf with this LSN, which has been read and is validated afterwards, holds just what is seen.
+    /// Whether a leaf with this LSN, which has been read and will be validated, holds just what is seen.
     #[inline(always)]
     pub(crate) fn is_settled(&self, leaf: Lsn) -> bool {
-        // Acquire: the place is published before a leaf is latched that is changed after it, so a thread that reads the
-        // leaf finds it. It goes when what was changed is committed, or the leaf has been changed back, which shows when the leaf is
-        // validated after this.
+        // Acquire: the settled place is published before a leaf is latched for a change after that place, so a thread
+        // that reads the leaf finds it. The place moves on when the change is committed, or when the leaf has been
+        // changed back, which the validation of the leaf after this notices.
         leaf.0 < self.settled.load(Ordering::Acquire)
     }
 
-    /// Whether a large value is freed by the record that replaces or removes it.
+    /// Whether the record that replaces or removes a large value also frees it.
     pub(crate) fn frees(&self) -> bool {
         !matches!(self.writer, Writer::Transaction(_))
     }

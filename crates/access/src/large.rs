@@ -1,4 +1,4 @@
-//! Large values that do not belong to a record of a tree: those of pages of objects.
+//! Large values that belong to pages of objects and not to records of a tree.
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
@@ -7,32 +7,32 @@ use crate::tree::write_blob;
 use vellum_base::HEADER_BYTES;
 use vellum_pool::{Interrupt, Pager, PoolError, SharedPage};
 
-/// Large values that are new: nothing refers to them yet. They are freed again unless they are [kept](Self::keep).
+/// New large values, to which nothing refers yet. They are freed again unless they are [kept](Self::keep).
 pub struct NewLarge<'p, P: Pager> {
     pager: &'p P,
     values: Vec<BlobReference>,
 }
 
 impl<'p, P: Pager> NewLarge<'p, P> {
-    /// None yet.
+    /// An empty set.
     pub fn new(pager: &'p P) -> Self {
         Self { pager, values: Vec::new() }
     }
 
-    /// Writes one.
+    /// Writes a value.
     ///
     /// # Errors
-    /// If it is too long, or the file cannot grow.
+    /// If the value is too long, or the file cannot grow.
     pub fn write(&mut self, value: &[u8]) -> Result<BlobReference, AccessError> {
         let reference = write_blob(self.pager, value.len() as u64, &mut &*value)?;
         self.values.push(reference);
         Ok(reference)
     }
 
-    /// Shows one of them; none if it is none of these.
+    /// Shows one of these values; `None` if `reference` is not one of them.
     ///
     /// # Errors
-    /// If it cannot be read, or is larger than the pool.
+    /// If the value cannot be read, or is larger than the pool.
     pub fn read<T>(
         &self,
         reference: BlobReference,
@@ -48,7 +48,7 @@ impl<'p, P: Pager> NewLarge<'p, P> {
         Ok(Some(show(value)))
     }
 
-    /// Frees one that is not needed after all; false if it is none of these.
+    /// Frees a value that is not needed after all; false if `reference` is not one of these values.
     pub fn abandon(&mut self, reference: BlobReference) -> bool {
         let index = self.values.iter().position(|value| *value == reference);
         if let Some(index) = index {
@@ -58,10 +58,11 @@ impl<'p, P: Pager> NewLarge<'p, P> {
         index.is_some()
     }
 
-    /// Makes them durable, if changes are recorded, and then lets `change` refer to them, which says whether it does. If so they are kept.
+    /// Makes the values durable if changes are recorded, and then calls `change` to refer to them. They are kept if
+    /// `change` returns true.
     ///
     /// # Errors
-    /// If they cannot be written, and those of `change`.
+    /// If the values cannot be written, and the errors of `change`.
     pub fn keep<E: From<AccessError>>(
         &mut self,
         change: impl FnOnce(&[BlobReference]) -> Result<bool, E>,
@@ -84,10 +85,10 @@ impl<P: Pager> Drop for NewLarge<'_, P> {
     }
 }
 
-/// Shows a large value to which `parent`, which was just read, refers. All of it is in memory meanwhile.
+/// Shows the large value to which `parent`, which was just read, refers. The whole value is in memory meanwhile.
 ///
 /// # Errors
-/// The interrupts of the restart protocol; if it is damaged, or larger than the pool.
+/// The interrupts of the restart protocol, and an error if the value is damaged or larger than the pool.
 pub fn read_large<'p, P: Pager, T>(
     pager: &'p P,
     parent: &P::Optimistic<'p>,
@@ -101,7 +102,7 @@ pub fn read_large<'p, P: Pager, T>(
     }
 }
 
-/// The value in the extent of a large one, if that is the extent for which the reference was made.
+/// The value in an extent, if that is the extent for which the reference was made.
 fn value_in(page: &[u8], reference: BlobReference) -> Option<&[u8]> {
     let value = page.get(HEADER_BYTES..).and_then(|rest| rest.get(..reference.length as usize));
     value.filter(|_| reference.leads_to(page))

@@ -1,17 +1,17 @@
-//! Internal to Vellum (use the crate `vellum`): what is made of pages.
+//! Internal to Vellum (use the crate `vellum`): the structures that are built from pages.
 //!
 //! - [`Tree`]: the B+tree, from keys to values, with cursors in both directions;
-//! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
-//! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
+//! - [`Batch`]: many operations on trees, run by one thread, whose cache misses and reads overlap;
+//! - [`BulkLoad`]: a tree built from its leaves up, out of records sorted by key;
 //! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
 //! - [`ChangeRecord`], [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
-//! - [`View`] and [`Isolation`]: how transactions see a tree, and are kept apart;
-//! - [`LatchedObjects`], [`NewLarge`], [`PageEdits`]: pages of objects, whose bytes the crate `objects` lays out;
-//! - [`LeafImage`]: what a leaf held at some moment;
-//! - [`RecordGroup`]: trees that are made or freed together with the record that says where they are;
+//! - [`View`] and [`Isolation`]: what transactions see of a tree, and how they are kept apart;
+//! - [`LatchedObjects`], [`NewLarge`], [`PageEdits`]: pages of objects, laid out by the crate `objects`;
+//! - [`LeafImage`]: the contents of a leaf at some moment;
+//! - [`RecordGroup`]: trees that are created or freed together with the record that says where they are;
 //! - [`node`]: the layout of the tree's nodes.
 //!
-//! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
+//! All code here is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 

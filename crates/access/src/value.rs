@@ -1,4 +1,4 @@
-//! A value that was found.
+//! A value that an operation found.
 
 use std::ops::Deref;
 use vellum_pool::{Pager, SharedPage};
@@ -6,7 +6,7 @@ use vellum_pool::{Pager, SharedPage};
 /// A value, as one slice: a copy if it is small, the pages themselves if it is large.
 ///
 /// A large value stays latched, and in memory, as long as this lives: drop it soon. An operation that replaces or
-/// removes it meanwhile, also on the same thread, does not wait: the space is freed later.
+/// removes the value meanwhile, even on the same thread, does not wait: its space is freed later.
 pub struct Value<'p, P: Pager + 'p>(pub(crate) Held<'p, P>);
 
 pub(crate) enum Held<'p, P: Pager + 'p> {
@@ -23,7 +23,7 @@ impl<P: Pager> Value<'_, P> {
         }
     }
 
-    /// Whether this is a large value, which is read where it lies.
+    /// Whether this is a large value, which is read in place.
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Held::Blob { .. })
     }

@@ -1,4 +1,4 @@
-/// A value in cache lines of its own: threads that change what lies around it do not slow those that use it.
+/// A value in its own cache lines: threads that change neighbouring data do not slow threads that use the value.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Apart<T>(pub T);

@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 
 /// Bytes that can be read at any offset, whatever they hold, and even if they change meanwhile.
 ///
-/// Code that searches a page is written once against this trait. Under a latch the bytes are a slice;
-/// under an optimistic guard they may change during the read, and what was computed from them is
-/// thrown away if validation fails. So no method may panic, and none may leave the page: an access that
-/// would cross the end reads zeroes instead, which a latched caller treats as corruption.
+/// Code that searches a page is written once against this trait. Under a latch the bytes are a slice; under an
+/// optimistic guard they may change during the read, and results computed from them are discarded if validation fails.
+/// So no method may panic, and none may leave the page: an access that would cross the end reads zeroes instead, which
+/// a latched caller treats as corruption.
 pub trait Bytes: Copy {
-    /// How many bytes there are.
+    /// The number of bytes.
     fn size(self) -> usize;
 
     /// The byte at `at`, or zero beyond the end.
@@ -24,20 +24,20 @@ pub trait Bytes: Copy {
     /// The little-endian number at `at`, or zero where it would cross the end. `at` is a multiple of 8.
     fn u64_at(self, at: usize) -> u64;
 
-    /// The eight bytes from `at` on, which needs no alignment, as a big-endian number, so that numbers compare
-    /// as the bytes do. Bytes beyond the end are zero.
+    /// The eight bytes from `at` on, which need not be aligned, as a big-endian number, so that numbers compare as the
+    /// bytes do. Bytes beyond the end are zero.
     fn be_word_at(self, at: usize) -> u64;
 
-    /// How many of the sixteen 32-bit numbers from `at` on are less than `bound`, up to the first that is not;
-    /// numbers beyond the end are zero. `at` is a multiple of 4.
+    /// How many of the sixteen 32-bit numbers from `at` on are less than `bound`, up to the first that is not; numbers
+    /// beyond the end are zero. `at` is a multiple of 4.
     #[inline]
     fn less_of_16(self, at: usize, bound: u32) -> usize {
         (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count()
     }
 
-    /// Searches a table of ascending 64-bit numbers, one every 16 bytes from `table_at` on, with the help of a guide: sixteen
-    /// 32-bit numbers from `guide_at` on, each the upper half of the last number of a range of `1 << shift`, at most 16.
-    /// Gives where the first number stands that is not less than `bound`, if the table goes on far enough.
+    /// Searches a table of ascending 64-bit numbers, one every 16 bytes from `table_at` on, with the help of a guide:
+    /// sixteen 32-bit numbers from `guide_at` on, each the upper half of the last number of a range of `1 << shift`, at
+    /// most 16. Returns the place of the first number that is not less than `bound`, if the table extends far enough.
     ///
     /// `None` where the processor compares one number at a time, which the caller does better.
     #[inline]
@@ -46,30 +46,30 @@ pub trait Bytes: Copy {
         None
     }
 
-    /// Where the first of the 32 ascending 64-bit numbers from `at` on stands that is not less than `bound`; the byte after
-    /// them if all are less. `None` where the processor compares one number at a time, or fewer are left.
+    /// The place of the first of the 32 ascending 64-bit numbers from `at` on that is not less than `bound`; the byte
+    /// after them if all are less. `None` where the processor compares one number at a time, or fewer are left.
     #[inline]
     fn search_32(self, at: usize, bound: u64) -> Option<usize> {
         let _ = (at, bound);
         None
     }
 
-    /// One bit for each of the 64 bytes from `at` on, the first one lowest: whether it is `byte`. Bytes beyond the end are
-    /// zero.
+    /// One bit for each of the 64 bytes from `at` on, the first byte lowest: whether the byte equals `byte`. Bytes
+    /// beyond the end are zero.
     #[inline]
     fn equal_of_64(self, at: usize, byte: u8) -> u64 {
         (0..64).fold(0, |mask, index| mask | u64::from(self.u8_at(at.saturating_add(index)) == byte) << index)
     }
 
-    /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
-    /// cross the end is cut there.
+    /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would cross the end is
+    /// truncated there.
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;
 
-    /// Appends `length` bytes from `at` to `target`. A range that would cross the end is cut there.
+    /// Appends `length` bytes from `at` to `target`. A range that would cross the end is truncated there.
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>);
 
-    /// Copies the bytes from `at` on to `target`, as many as it has. A range that would cross the end is cut there:
-    /// the rest of `target` stays as it is.
+    /// Copies the bytes from `at` on to `target`, as many as it holds. A range that would cross the end is truncated
+    /// there: the rest of `target` stays as it is.
     fn copy_to(self, at: usize, target: &mut [u8]);
 }
 
@@ -110,7 +110,7 @@ impl Bytes for &[u8] {
         let Some(numbers) = self.get(at..).and_then(|rest| rest.first_chunk::<64>()) else {
             return (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count();
         };
-        // One bit a number, without a jump, so that the compiler can compare several at once.
+        // One bit per number, without a branch, so that the compiler can compare several at once.
         let numbers = numbers.as_chunks().0.iter().enumerate();
         let less = numbers.fold(0u32, |less, (index, number)| {
             less | u32::from(u32::from_le_bytes(*number) < bound) << index
@@ -137,7 +137,7 @@ impl Bytes for &[u8] {
     }
 }
 
-/// Up to seven bytes as the upper ones of a big-endian number.
+/// Up to seven bytes as the upper bytes of a big-endian number.
 #[cold]
 fn padded(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -147,7 +147,7 @@ fn padded(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// The part of `bytes` that the range covers, cut at the end.
+/// The part of `bytes` that the range covers, truncated at the end.
 #[inline]
 fn cut(bytes: &[u8], at: usize, length: usize) -> &[u8] {
     let start = at.min(bytes.len());

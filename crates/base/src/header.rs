@@ -1,18 +1,18 @@
-//! The header that every page on storage begins with, and its checksum.
+//! The header with which every page on storage begins, and its checksum.
 
 use crate::{Extent, Lsn, PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-/// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to the owner of the page.
+/// The size of [`PageHeader`] on storage, in bytes. The bytes after it belong to the owner of the page.
 pub const HEADER_BYTES: usize = 32;
 
-/// Where in the header the LSN stands.
+/// The offset of the LSN in the header.
 pub const LSN_AT: usize = 16;
 
 /// The version of the header's layout.
 pub const PAGE_FORMAT_VERSION: u8 = 1;
 
-/// What a page is, so that a reference that leads to the wrong place is noticed.
+/// The kind of a page, so that a reference that leads to the wrong place is noticed.
 ///
 /// The pool attaches no meaning to a kind beyond [`PageKind::SUPERBLOCK`] and [`PageKind::SPACE_MAP`];
 /// it only checks that a kind is not zero. Kinds from 64 on are free for users of the pool.
@@ -48,22 +48,22 @@ impl PageKind {
 /// | 30..32 | zero |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageHeader {
-    /// Which extent this is: a page that was written to the wrong place is noticed.
+    /// The extent. It reveals a page that was written to the wrong place.
     pub extent: Extent,
-    /// The last log record that changed it.
+    /// The log record of the last change.
     pub lsn: Lsn,
-    /// What it is.
+    /// The kind of the page.
     pub kind: PageKind,
 }
 
 /// Why the bytes of an extent are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderFault {
-    /// The checksum stored in the header is not the one of the contents.
+    /// The checksum stored in the header is not that of the contents.
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         stored: u64,
-        /// What the contents have.
+        /// The checksum of the contents.
         computed: u64,
     },
     /// The header names another page: a write or a read went to the wrong place.
@@ -133,12 +133,12 @@ impl PageHeader {
     }
 }
 
-/// The checksum that everything on storage carries: XXH3-64.
+/// The checksum of all data on storage: XXH3-64.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// The same checksum, of bytes that come one after another.
+/// The same checksum, for bytes that come piece by piece.
 #[derive(Default)]
 pub struct ChecksumStream(Xxh3Default);
 
@@ -163,7 +163,7 @@ pub fn stamp_checksum(bytes: &mut [u8]) {
     *sum = xxh3_64(rest).to_le_bytes();
 }
 
-/// Stores the place in the log of the last change of a page in its header. Nothing, if `bytes` is shorter than a header.
+/// Stores the LSN of a page's last change in its header. Does nothing if `bytes` is shorter than a header.
 #[inline]
 pub fn stamp_lsn(bytes: &mut [u8], lsn: Lsn) {
     if let Some(target) = bytes.get_mut(16..24) {
@@ -171,10 +171,10 @@ pub fn stamp_lsn(bytes: &mut [u8], lsn: Lsn) {
     }
 }
 
-/// Checks that `bytes`, just read from storage, are the extent that was asked for.
+/// Checks that `bytes`, just read from storage, are the requested extent.
 ///
 /// # Errors
-/// The first fault found; the checksum is looked at first, because without it nothing else means much.
+/// The first fault found; the checksum is checked first, because without it the rest means little.
 pub fn verify_header(bytes: &[u8], extent: Extent) -> Result<PageHeader, HeaderFault> {
     debug_assert!(bytes.len() >= PAGE_SIZE);
     let Some((stored, rest)) = bytes.split_first_chunk() else { panic!("{SHORT}") };
@@ -196,7 +196,7 @@ pub fn verify_header(bytes: &[u8], extent: Extent) -> Result<PageHeader, HeaderF
     Ok(header)
 }
 
-/// What a panic says of bytes that are no extent.
+/// The panic message for bytes that are no extent.
 const SHORT: &str = "an extent is at least one page";
 
 /// The first `N` bytes of a slice that is known to be at least that long.

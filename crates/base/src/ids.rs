@@ -30,9 +30,9 @@ impl fmt::Display for PageId {
 /// value is an extent of as many pages as it needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Extent {
-    /// The first page, which names the extent.
+    /// The first page, which identifies the extent.
     pub head: PageId,
-    /// How many pages it has; at least 1.
+    /// The number of pages; at least 1.
     pub pages: u32,
 }
 
@@ -43,13 +43,13 @@ impl Extent {
         Self { head, pages: 1 }
     }
 
-    /// Its size in bytes, header included.
+    /// The size in bytes, including the header.
     #[inline]
     pub const fn bytes(self) -> usize {
         self.pages as usize * PAGE_SIZE
     }
 
-    /// The page after its last one; the last page there can be, if a damaged reference reaches beyond it.
+    /// The page after the last one; the greatest page id, if a damaged reference reaches beyond it.
     #[inline]
     pub const fn end(self) -> PageId {
         PageId(self.head.0.saturating_add(self.pages as u64))

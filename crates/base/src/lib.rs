@@ -1,8 +1,8 @@
 //! Internal to Vellum (use the crate `vellum`): the vocabulary that every other layer shares.
 //!
-//! Identifiers that must not be mixed up ([`PageId`], [`Lsn`]), the size of a page, the [`PageHeader`] that
-//! every page on storage begins with, the checksum, and [`Bytes`], the one way in which code reads the
-//! bytes of a page without knowing whether it holds a latch on it.
+//! Identifiers that must not be mixed up ([`PageId`], [`Lsn`]), the size of a page, the [`PageHeader`] with which every
+//! page on storage begins, the checksum, and [`Bytes`], the one way in which code reads the bytes of a page without
+//! knowing whether it holds a latch on it.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 

@@ -1,6 +1,6 @@
-//! What tests of whole databases do to the engine: they plant bugs, to show that they would find them, and divide records that
-//! would be too long only in a large database. Without the feature `plant`, which only such tests switch on, there is
-//! none of it, and asking costs nothing.
+//! Hooks for tests of whole databases: the tests plant bugs, to show that they would find them, and divide records that
+//! would be too long only in a large database. Without the feature `plant`, which only such tests enable, the hooks do
+//! nothing and cost nothing.
 
 #[cfg(feature = "plant")]
 mod planted {
@@ -12,7 +12,7 @@ mod planted {
     /// Plants a bug in this process, for good: its layer, and its name there, such as `pool::NoQuarantine`.
     ///
     /// # Errors
-    /// The name, if one is planted already.
+    /// The name, if a bug is already planted.
     pub fn plant(bug: String) -> Result<(), String> {
         BUG.set(bug)
     }
@@ -23,12 +23,12 @@ mod planted {
         BUG.get().is_some_and(|planted| *planted == format!("{layer}::{bug:?}"))
     }
 
-    /// From now on this process divides records that are longer, if they can be divided.
+    /// Makes this process divide records that are longer than this, where possible.
     pub fn divide_records(bytes: usize) {
         RECORD_BYTES_MAX.get_or_init(|| bytes);
     }
 
-    /// The bytes beyond which a record is divided that can be, if it is not the usual number.
+    /// The number of bytes beyond which a record is divided where possible; `None` for the usual number.
     #[inline]
     pub fn record_bytes_max() -> Option<usize> {
         RECORD_BYTES_MAX.get().copied()
@@ -37,7 +37,7 @@ mod planted {
 
 #[cfg(not(feature = "plant"))]
 mod planted {
-    /// Nothing is planted.
+    /// No bug is planted.
     #[inline(always)]
     pub fn is_planted<T>(_: &str, _: T) -> bool {
         false

@@ -8,8 +8,8 @@ use std::{
 /// How many characters of a long path are shown at each of its ends.
 const END_CHARACTERS: usize = 100;
 
-/// A path for people: control characters are escaped, so that a name cannot command a terminal, and of a very long one the
-/// middle is left out.
+/// A path for display: control characters are escaped, so that a name cannot control a terminal, and the middle of a
+/// very long path is left out.
 pub fn shown(path: &Path) -> impl fmt::Display + '_ {
     ShownPath(path)
 }

@@ -1,11 +1,11 @@
-//! Allocates extents on storage and in memory, and frees them, at once or later.
+//! Allocates extents on storage and in memory, and frees them, now or later.
 //!
 //! # Invariants
 //! - A page becomes or ceases to be a head only under its exclusive latch (see `space`).
-//! - An extent is published when its head is latched and nothing of its pages is left in memory.
+//! - An extent is published when its head is latched and none of its pages is left in memory.
 //!
-//! # Lock order
-//! Latches of pages, in the order in which the structure on them prescribes; the list of pending frees, under which
+//! Latches of pages, in the order prescribed by the structure on them; then the list of pending frees, under which
+//! latches are only tried; then the locks of `file::storage`.
 //! latches are only tried; then the locks of `file::storage`.
 
 use crate::{
@@ -22,22 +22,23 @@ use crate::{
 };
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
-/// How often an extent is waited for that another thread can hold only by a stale reference, or to copy it, and not for long.
+/// How often a thread waits for an extent that another thread can hold only briefly, by a stale reference or to copy
+/// it.
 const WAITS_MAX: u32 = 1000;
 
-/// What becomes of memory that a newly allocated page still has from its last life.
+/// What happens to memory that a newly allocated page still has from its last life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The memory of a single page is used again: the caller has reserved memory and wants zeroes in it.
+    /// The memory of a single page is reused: the caller has reserved memory and wants zeroes in it.
     Keep,
     /// The memory is released: the extent is not brought into memory now.
     Drop,
 }
 
-/// Allocates and frees extents. It owns all layers below: what a guard needs, it reaches from here.
+/// Allocates and frees extents. It owns all layers below, so a guard reaches everything that it needs from here.
 pub(crate) struct Allocator {
     pub(crate) io: PageIo,
-    /// Extents that nothing refers to any more, but a thread still reads, and the records that free them.
+    /// Extents to which nothing refers any more but which a thread still reads, and the records that free them.
     pending_frees: Mutex<Vec<(Extent, Lsn)>>,
 }
 
@@ -66,8 +67,8 @@ impl Allocator {
         &self.pages().storage
     }
 
-    /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
-    /// zeroes behind a fresh header.
+    /// Allocates an extent on storage and in memory. Its head is latched exclusively, and its contents are zeroes after
+    /// a fresh header.
     pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
         self.evictor().admit_changes()?;
         self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
@@ -77,7 +78,7 @@ impl Allocator {
         Ok(extent)
     }
 
-    /// [`allocate`](Self::allocate) before page `limit`; none if no room is free there.
+    /// [`allocate`](Self::allocate) before page `limit`; none if there is no free room.
     pub(crate) fn allocate_before(
         &self,
         limit: PageId,
@@ -94,14 +95,14 @@ impl Allocator {
         Ok(Some(extent))
     }
 
-    /// Forgets the free pages at the end of the file, and drops what is left in memory of them: they count as never used.
+    /// Forgets the free pages at the end of the file, and drops them from memory: they count as never used.
     pub(crate) fn trim(&self) {
         self.free_pending();
         if let Some(logged) = self.storage().logged() {
             logged.release_durable(&self.storage().space);
         }
         for page in self.storage().space.trim().map(PageId) {
-            // One that is latched is being read by a stale reference, or allocated again.
+            // A latched page is being read by a stale reference, or is allocated again.
             if let Some(before) = self.table().try_latch(page) {
                 match !before.is_evicted() && self.storage().space.is_free(page) {
                     true => self.forget(Extent::page(page)),
@@ -112,8 +113,8 @@ impl Allocator {
         }
     }
 
-    /// Claims room on storage for an extent. If it is not to be brought into memory now, what was fetched ahead for it
-    /// is released.
+    /// Claims room on storage for an extent. If the extent is not to be brought into memory now, memory that was
+    /// fetched ahead for it is released.
     pub(crate) fn claim(&self, pages: u32, memory: Memory) -> Result<Extent, PoolError> {
         let mut prefaulted = 0..0;
         let claimed = self.storage().allocate(pages, |end| prefaulted = self.pages().window.leave(end));
@@ -124,11 +125,11 @@ impl Allocator {
         claimed
     }
 
-    /// Makes what was claimed an extent that is in memory: see [`allocate`](Self::allocate). The caller has reserved
-    /// its memory.
+    /// Turns claimed room into an extent in memory: see [`allocate`](Self::allocate). The caller has reserved its
+    /// memory.
     ///
     /// # Errors
-    /// If the system has no memory for it; it is free again then, and so is what was reserved.
+    /// If the system has no memory for it; the extent is then free again, and so is the reserved memory.
     pub(crate) fn admit_new(&self, extent: Extent, kind: PageKind) -> Result<(), PoolError> {
         self.publish(extent, Memory::Keep);
         let table = self.table();
@@ -149,10 +150,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Latches an allocated page exclusively, whose contents are zeroes behind a fresh header then, whatever they were.
+    /// Latches an allocated page exclusively, and makes it zeroes after a fresh header, whatever it held.
     ///
     /// # Errors
-    /// If it is not allocated, or there is no memory.
+    /// If the page is not allocated, or there is no memory.
     pub(crate) fn latch_blank(&self, page: PageId, kind: PageKind) -> Result<(), PoolError> {
         let (extent, table) = (Extent::page(page), self.table());
         loop {
@@ -175,8 +176,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Makes a page that was [entered](crate::io::fault::Faults::enter), and not read, zeroes behind a fresh header. It stays latched, unless
-    /// there is an error.
+    /// Fills a page that was [entered](crate::io::fault::Faults::enter), and not read, with zeroes after a fresh
+    /// header. It stays latched, except on an error.
     ///
     /// # Errors
     /// If there is no memory.
@@ -201,7 +202,7 @@ impl Allocator {
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
     }
 
-    /// Drops an extent from memory that the caller has latched exclusively, with what was changed in it, and releases the
+    /// Drops an extent that the caller has latched exclusively from memory, together with its changes, and releases the
     /// latch.
     pub(crate) fn forget(&self, extent: Extent) {
         self.table().drop_memory(extent);
@@ -209,7 +210,7 @@ impl Allocator {
         self.table().unlatch_evicted(extent.head);
     }
 
-    /// Makes what was claimed an extent that is not in memory, and unlatched.
+    /// Turns claimed room into an extent that is not in memory, and unlatched.
     pub(crate) fn admit_on_storage(&self, extent: Extent) {
         self.publish(extent, Memory::Drop);
         self.table().unlatch_evicted(extent.head);
@@ -226,14 +227,14 @@ impl Allocator {
         Ok(extent)
     }
 
-    /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from
-    /// their last life, and publishes it. See `space` on why nothing new can come meanwhile.
+    /// Latches the head of a newly claimed extent, drops each of its pages that is left in memory from its last life,
+    /// and publishes the extent. See `space` on why no page can enter memory meanwhile.
     fn publish(&self, extent: Extent, memory: Memory) {
         let table = self.table();
-        // Before the latch is taken: a thread that redoes pages may wait for it.
+        // Before the latch is taken, because a thread that redoes pages may wait for it.
         self.io.faults.on_demand.forget(extent);
         if extent.pages > 1 {
-            // SeqCst: orders the claim on storage before the look at pages that are not latched here; see
+            // SeqCst: orders the claim on storage before the check of pages that are not latched here; see
             // `replacement::strays`.
             fence(Ordering::SeqCst);
         }
@@ -252,7 +253,7 @@ impl Allocator {
             {
                 table.state(page).clear_dirty();
                 if memory == Memory::Keep && extent.pages == 1 && stale.pages == 1 {
-                    // Its memory is used again as it is: no trip to the kernel.
+                    // Its memory is reused as it is: no system call.
                     // SAFETY: the latch is held exclusively.
                     unsafe { table.bytes_mut(stale) }.fill(0);
                 } else {
@@ -266,7 +267,7 @@ impl Allocator {
         self.storage().space.publish(extent);
     }
 
-    /// The record at `lsn` says that an extent is allocated; zero if none does.
+    /// Notes that the record at `lsn` says that an extent is allocated; zero if there is no record.
     #[inline]
     pub(crate) fn note_allocated(&self, extent: Extent, lsn: Lsn) {
         if let Some(logged) = self.storage().logged() {
@@ -274,14 +275,14 @@ impl Allocator {
         }
     }
 
-    /// The record at `lsn` says that an extent is free; zero if none does.
+    /// Notes that the record at `lsn` says that an extent is free; zero if there is no record.
     fn note_freed(&self, extent: Extent, lsn: Lsn) {
         if let Some(logged) = self.storage().logged() {
             logged.note(extent, lsn, false);
         }
     }
 
-    /// Claims room for the map of a checkpoint, and says how many pages it will cover.
+    /// Claims room for the map of a checkpoint, and returns how many pages the map will cover.
     pub(crate) fn claim_map(&self) -> Result<(Extent, u64), PoolError> {
         loop {
             let mut prefaulted = 0..0;
@@ -294,8 +295,8 @@ impl Allocator {
         }
     }
 
-    /// Makes the superblocks name a map that was written: see [`Storage::name_map`]. The place of the one before is free from
-    /// now on, unless a superblock may name it still.
+    /// Makes the superblocks name a map that was written: see [`Storage::name_map`]. The place of the previous map is
+    /// free from now on, unless a superblock may still name it.
     pub(crate) fn name_map(
         &self,
         extent: Extent,
@@ -320,17 +321,17 @@ impl Allocator {
 
     /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
     ///
-    /// The memory of a single page stays until the clock finds it, for the next allocation to use. That of
-    /// a longer extent goes first, because its pages may be given to others one by one.
+    /// The memory of a single page stays until the clock finds it, for the next allocation to use. The memory of a
+    /// longer extent goes first, because its pages may be given to others one by one.
     ///
-    /// What is not allocated as such stays as it is, and is counted: only a structure that refers to the same
-    /// page twice, because it is damaged or its owner errs, asks for that.
+    /// What is not allocated as exactly this extent stays as it is, and is counted: only a structure that refers to the
+    /// same page twice, because the structure is damaged or its owner has a bug, asks for that.
     pub(crate) fn free(&self, extent: Extent, lsn: Lsn) {
         self.note_freed(extent, lsn);
         self.free_noted(extent, lsn);
     }
 
-    /// [`free`](Self::free), after what the record says has been noted.
+    /// [`free`](Self::free), after the record's space event has been noted.
     fn free_noted(&self, extent: Extent, lsn: Lsn) {
         let (table, storage) = (self.table(), self.storage());
         if !storage.is_allocated(extent) {
@@ -347,12 +348,12 @@ impl Allocator {
         }
     }
 
-    /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
+    /// Frees an extent to which nothing refers any more, now or when its last reader is gone.
     pub(crate) fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
-        // The change that took the last reference away was admitted, and this is a part of it.
+        // The change that removed the last reference was admitted, and this is a part of it.
         self.storage().mark_in_use()?;
-        // The bounds are checked before the state is looked at. An extent that waits to be freed has no owner any more:
-        // the second of two frees would hit the extent that is given its place between them.
+        // The bounds are checked before the state is read. An extent that is pending has no owner any more: of two
+        // frees, the second would hit the extent that was allocated in its place between them.
         let is_pending = lock(&self.pending_frees).iter().any(|(pending, _)| *pending == extent);
         if is_pending || !self.storage().is_allocated(extent) {
             return Err(PoolError::not_allocated(extent));
@@ -365,7 +366,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Waits until an extent has been freed that was discarded. The evictor may be writing it, or another thread be copying it.
+    /// Waits until a discarded extent has been freed. The evictor may be writing it, or another thread copying it.
     pub(crate) fn await_discarded(&self, extent: Extent) {
         for _ in 0..WAITS_MAX {
             if !lock(&self.pending_frees).iter().any(|(pending, _)| *pending == extent) {
@@ -376,7 +377,7 @@ impl Allocator {
         }
     }
 
-    /// Frees an extent of which only stale references are left. The evictor may be writing it, which is waited for.
+    /// Frees an extent to which only stale references are left. If the evictor is writing it, this waits.
     pub(crate) fn discard_waiting(&self, extent: Extent) {
         for _ in 0..WAITS_MAX {
             if self.try_discard(extent, Lsn(0)) {
@@ -388,15 +389,15 @@ impl Allocator {
         let _ = self.discard(extent, Lsn(0));
     }
 
-    /// Frees what had to wait, as far as its readers have gone.
+    /// Frees pending extents, as far as their readers are gone.
     pub(crate) fn free_pending(&self) {
-        // A thread that holds the lock does the same.
+        // A thread that holds the lock does the same work.
         if let Some(mut pending) = try_lock(&self.pending_frees) {
             pending.retain(|(extent, lsn)| !self.try_discard(*extent, *lsn));
         }
     }
 
-    /// Shows all that is allocated, without what only waits until it can be freed.
+    /// Shows all allocated extents, without those that only wait to be freed.
     pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
         self.free_pending();
         let waiting = lock(&self.pending_frees).clone();

@@ -1,21 +1,21 @@
 //! The page to which a thread appended last.
 //!
 //! A thread that appends to a structure comes to the same page again and again. An append hint keeps the page, and the
-//! version that it had when the thread left it: while the page has that version, it is unchanged, and need not be
-//! searched for.
+//! version that it had when the thread left it. While the page has that version, it is unchanged, and the thread need
+//! not search for it.
 //!
-//! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are being
-//! written, and a reader compares it before and after (a *sequence lock*). No thread waits: a reader that meets a
+//! Page and version are two words that belong together. A turn counter ties them together: it is odd while they are
+//! being written, and a reader compares it before and after (a *sequence lock*). No thread waits: a reader that meets a
 //! writer does without the hint.
 //!
-//! Threads that append to different places would take each other's append hint away, so there are several of them, and
+//! Threads that append to different places would overwrite each other's append hint, so there are several of them, and
 //! each thread has its own, as long as there are no more threads than append hints.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 use vellum_base::PageId;
 
-/// Remembers a page, and its contents at one moment, for [`Navigation::reacquire`](crate::Navigation::reacquire). Shared by
-/// threads; none waits for another.
+/// Remembers a page, and its contents at one moment, for [`Navigation::reacquire`](crate::Navigation::reacquire).
+/// Shared by threads, none of which waits for another.
 ///
 /// ```
 /// use vellum_base::PageId;
@@ -28,18 +28,18 @@ use vellum_base::PageId;
 /// hint.clear();
 /// assert_eq!(hint.get(), None);
 /// ```
-// A cache line each, so that threads that append do not slow each other.
+// Each has its own cache line, so that threads that append do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct AppendHint {
     turn: AtomicU64,
-    /// The marked page. Page 0 is a superblock: nothing is marked.
+    /// The marked page. Page 0 is a superblock and means that no page is marked.
     page: AtomicU64,
     token: AtomicU64,
 }
 
 impl AppendHint {
-    /// The page that is marked, and the token of what it held.
+    /// The marked page, and the token of its contents.
     #[inline]
     pub fn get(&self) -> Option<(PageId, u64)> {
         // Acquire: the words that were written before this turn are visible.
@@ -51,12 +51,12 @@ impl AppendHint {
         (page != 0 && turn.is_multiple_of(2) && same).then_some((PageId(page), token))
     }
 
-    /// Marks a page; `token` is what [`OptimisticPage::token`](crate::OptimisticPage::token) of a guard on it gave.
-    /// Nothing happens if another thread is doing the same.
+    /// Marks a page; `token` is the [`OptimisticPage::token`](crate::OptimisticPage::token) of a guard on it. Does
+    /// nothing if another thread is doing the same.
     #[inline]
     pub fn set(&self, page: PageId, token: u64) {
         let turn = self.turn.load(Ordering::Relaxed);
-        // Acquire: a writer that came before has finished.
+        // Acquire: an earlier writer has finished.
         let mine = turn.is_multiple_of(2)
             && self.turn.compare_exchange(turn, turn + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if !mine {
@@ -95,17 +95,17 @@ const THREADS: usize = 16;
 pub struct AppendHints([AppendHint; THREADS]);
 
 impl AppendHints {
-    /// The hint of the calling thread, which others may share.
+    /// The hint of the calling thread, which other threads may share.
     #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of hints"))]
     #[inline]
     pub fn mine(&self) -> &AppendHint {
         use std::sync::atomic::AtomicUsize;
         static THREADS_SEEN: AtomicUsize = AtomicUsize::new(0);
         std::thread_local! {
-            // Relaxed: threads need different numbers, no more.
+            // Relaxed: threads only need different numbers.
             static NUMBER: usize = THREADS_SEEN.fetch_add(1, Ordering::Relaxed) % THREADS;
         }
-        // A thread that is ending has no number any more.
+        // A thread that is ending no longer has a number.
         &self.0[NUMBER.try_with(|number| *number).unwrap_or(0) % THREADS]
     }
 }

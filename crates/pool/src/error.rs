@@ -1,10 +1,10 @@
-//! What can go wrong in the pool, and the two ways in which an operation asks to be run again.
+//! Errors of the pool, and the two interrupts by which an operation asks to be run again.
 
 use std::{io, path::PathBuf};
 use vellum_base::{Extent, HeaderFault, PageId, shown};
 use vellum_vm::VmError;
 
-/// An error of the pool. Each says what was being done, on what, and what to do about it.
+/// An error of the pool. Its message says what was being done, on what, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -16,18 +16,18 @@ pub enum PoolError {
     Read {
         /// What was being read.
         extent: Extent,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file could not be written. Changes of pages are still in memory, and are tried again later.
+    /// The file could not be written. Changes of pages are still in memory, and will be written later.
     #[error("cannot write {extent}: {source}")]
     Write {
         /// What was being written.
         extent: Extent,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The system could not promise that what was written is on storage.
+    /// The system could not guarantee that written data is on storage.
     #[error(
         "cannot make the file durable: {0}; what was written may or may not be on storage, so the file \
          will not be marked as cleanly closed"
@@ -47,7 +47,7 @@ pub enum PoolError {
     StorageFull {
         /// The size it should have had.
         bytes: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The bytes of an extent are not what was written there.
@@ -58,7 +58,7 @@ pub enum PoolError {
         /// What is wrong with it.
         fault: Fault,
     },
-    /// Every page of the pool is in use, or what one operation needs never was in memory all at once.
+    /// Every page of the pool is in use, or the pages that one operation needs were never in memory all at once.
     #[error(
         "the pool of {pool_pages} pages has no room for {wanted_pages} more: all others are latched, or needed \
          by the same operation; hold fewer guards at once, or raise the pool's size"
@@ -66,10 +66,10 @@ pub enum PoolError {
     PoolExhausted {
         /// The pool's limit.
         pool_pages: usize,
-        /// How many were asked for.
+        /// The number of pages asked for.
         wanted_pages: usize,
     },
-    /// The extent can never fit.
+    /// The extent can never fit into the pool.
     #[error(
         "{extent} cannot be held in a pool of {pool_pages} pages; raise the pool's size, or read it in parts"
     )]
@@ -79,30 +79,30 @@ pub enum PoolError {
         /// The pool's limit.
         pool_pages: usize,
     },
-    /// The pool's limit is too low to work with.
+    /// The pool's limit is too low.
     #[error("a pool of {bytes} bytes is too small; it needs at least {least} bytes")]
     PoolTooSmall {
-        /// What was asked for.
+        /// The size asked for.
         bytes: u64,
-        /// The least that works.
+        /// The smallest size that works.
         least: u64,
     },
-    /// The pool's limit is higher than what the machine has.
+    /// The pool's limit is higher than the machine's memory.
     #[error(
         "a pool of {bytes} bytes is larger than the {most} bytes of memory of this machine; lower the pool's size"
     )]
     PoolTooLarge {
-        /// What was asked for.
+        /// The size asked for.
         bytes: u64,
         /// The machine's memory.
         most: u64,
     },
-    /// The capacity is too low to work with.
+    /// The capacity is too low.
     #[error("a capacity of {bytes} bytes is too small; it needs at least {least} bytes")]
     CapacityTooSmall {
-        /// What was asked for.
+        /// The capacity asked for.
         bytes: u64,
-        /// The least that works.
+        /// The smallest capacity that works.
         least: u64,
     },
     /// The data has outgrown the address space that was reserved for it.
@@ -111,7 +111,7 @@ pub enum PoolError {
          larger capacity"
     )]
     CapacityExhausted {
-        /// What was reserved.
+        /// The size of the reserved address space.
         bytes: u64,
     },
     /// The file is not Vellum's.
@@ -128,7 +128,7 @@ pub enum PoolError {
         /// Which file.
         path: PathBuf,
     },
-    /// The file holds nothing.
+    /// The file is empty or unfinished.
     #[error(
         "{path} is not a Vellum file yet: it is empty, or its creation was interrupted; it holds nothing, so \
          delete it, or open it in a way that creates what is not there", path = shown(path)
@@ -147,7 +147,7 @@ pub enum PoolError {
         path: PathBuf,
         /// The file's version.
         found: u32,
-        /// The latest that is understood.
+        /// The latest version that this program supports.
         supported: u32,
     },
     /// The file belongs to another application of the pool.
@@ -160,7 +160,7 @@ pub enum PoolError {
         /// The application that opens it.
         expected: String,
     },
-    /// The process that had it open last did not close it.
+    /// The process that last had the file open did not close it.
     #[error("{path} was not closed cleanly, {}", if *has_log {
         "and its log has the changes that may be missing in it: open it for writing as a database, with its log, \
          which recovers it"
@@ -170,7 +170,7 @@ pub enum PoolError {
     NotClosedCleanly {
         /// Which file.
         path: PathBuf,
-        /// There is a log from which it can be recovered.
+        /// Whether there is a log from which the file can be recovered.
         has_log: bool,
     },
     /// The file is shorter than it was when it was closed.
@@ -183,10 +183,10 @@ pub enum PoolError {
         path: PathBuf,
         /// The file's size.
         found: u64,
-        /// The size that its superblock tells.
+        /// The size according to its superblock.
         expected: u64,
     },
-    /// A change was asked of a file that is open for reading only.
+    /// A change was attempted on a file that is open for reading only.
     #[error("the file is open for reading only")]
     ReadOnly,
     /// A guard was leaked, so its extent stays latched for ever.
@@ -195,36 +195,36 @@ pub enum PoolError {
          every guard before the file is closed"
     )]
     Latched {
-        /// What is latched.
+        /// The latched extent.
         extent: Extent,
     },
     /// The name of the application cannot be stored.
     #[error("the application's name {name:?} cannot be stored; use at most {most} bytes, none of them zero")]
     ApplicationName {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
-        /// How many bytes it may have.
+        /// The greatest length in bytes.
         most: usize,
     },
-    /// A pool was to be created on a file that holds something.
+    /// A pool was to be created in a file that is not empty.
     #[error("cannot create a pool in a file that has {bytes} bytes already; open it, or choose another file")]
     NotEmpty {
         /// The file's size.
         bytes: u64,
     },
-    /// The system would not let reads be queued.
+    /// The system refused to queue reads.
     #[error("cannot make a queue of reads: {0}; raise the limit on open files (`ulimit -n`, RLIMIT_NOFILE)")]
     Queue(#[source] io::Error),
-    /// The log could not be made durable up to the changes that were to be written.
+    /// The log could not be made durable up to the changes of the pages to be written.
     #[error("cannot write pages before the log that covers them: {0}")]
     Log(#[source] io::Error),
-    /// The file of earlier versions of records failed, which a database has while memory has no room for them.
+    /// The file for earlier versions of records failed, which a database uses while memory has no room for them.
     #[error("cannot keep or read earlier versions of records in their file, next to the log: {0}")]
     Versions(#[source] Box<PoolError>),
-    /// The log takes no more records, so nothing can be changed. Nothing has been.
+    /// The log takes no more records, so nothing can be changed. Nothing has been changed.
     #[error(transparent)]
     LogRefuses(io::Error),
-    /// An operation was given up by what it was done for. Nothing has happened.
+    /// The operation was cancelled by the code for which it was run. Nothing has happened.
     #[error("the operation was cancelled")]
     Cancelled,
 }
@@ -233,22 +233,22 @@ pub enum PoolError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The page header does not fit the contents or the place.
+    /// The page header does not fit the contents or the location.
     #[error("{0}")]
     Header(HeaderFault),
-    /// Something refers to it, but it is not allocated, or not as an extent of that length.
+    /// Something refers to the extent, but it is not allocated, or not with that length.
     #[error("something refers to it, but no such extent was allocated to the application")]
     NotAllocated,
-    /// A page refers to something beyond the end of the file.
+    /// A page refers to a page beyond the end of the file.
     #[error("it refers to page {0}, which does not exist")]
     Reference(u64),
-    /// What it holds is not what its owner would have written.
+    /// The contents are not what the owner of the extent would have written.
     #[error("{0}")]
     Contents(String),
 }
 
 impl PoolError {
-    /// The error of a reference to what is not allocated.
+    /// The error of a reference to an extent that is not allocated.
     pub fn not_allocated(extent: Extent) -> Self {
         Self::Corruption { extent, fault: Fault::NotAllocated }
     }
@@ -259,15 +259,15 @@ impl PoolError {
     }
 }
 
-/// Why an operation stopped without having changed anything.
+/// The reason why an operation stopped without having changed anything.
 ///
 /// The first two are *restarts*: [`Navigation::resolve`](crate::Navigation::resolve) waits for what was missing, and
-/// the operation is run again from its beginning. The caller that runs the operation decides how to wait; the operation
-/// itself knows nothing of it. The third is an error, which passes through.
+/// the operation is run again from its beginning. The caller of the operation decides how to wait; the operation itself
+/// knows nothing of it. The third is an error, which passes through.
 #[derive(Debug)]
 #[must_use = "an interrupt must be resolved or passed on"]
 pub enum Interrupt {
-    /// What was read optimistically has changed, or the page is latched.
+    /// The page that was read optimistically has changed, or is latched.
     Conflict(PageId),
     /// The extent is not in memory.
     Miss(Miss),
@@ -277,13 +277,13 @@ pub enum Interrupt {
 
 /// An extent that is not in memory, and the page that referred to it.
 ///
-/// Between the moment when an optimistic reader follows a reference and the moment when the page is read
-/// from storage, the page may have been freed, and what is on storage may be anything. So a miss remembers
-/// the page that referred to it and that page's version: only if that still holds after the read is a bad
-/// page corruption, and not merely a stale reference.
+/// Between the moment when an optimistic reader follows a reference and the moment when the page is read from storage,
+/// the page may have been freed, and storage may hold anything. So a miss remembers the page that referred to it and
+/// that page's version: only if that version is still the same after the read is a bad page corrupt; otherwise the
+/// reference was merely stale.
 #[derive(Debug, Clone, Copy)]
 pub struct Miss {
-    /// What has to be read.
+    /// The extent to be read.
     pub extent: Extent,
     /// The page that referred to it, and the token of the guard on it: see
     /// [`OptimisticPage::token`](crate::OptimisticPage::token).
@@ -291,7 +291,7 @@ pub struct Miss {
 }
 
 impl Miss {
-    /// A miss of an extent that is known to exist as long as the caller looks at it: a root, say.
+    /// A miss of an extent that certainly exists as long as the caller uses it, such as a root.
     pub fn certain(extent: Extent) -> Self {
         Self { extent, referrer: None }
     }

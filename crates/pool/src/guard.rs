@@ -1,4 +1,4 @@
-//! Guards: the only way to the bytes of a page. One type for each mode, changed by value.
+//! Guards: the only way to the bytes of a page. There is one type for each mode; changing the mode consumes the guard.
 //!
 //! | guard | others may | gives |
 //! |---|---|---|
@@ -17,19 +17,19 @@ use crate::{
 use std::mem::ManuallyDrop;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId, stamp_lsn};
 
-/// An optimistic read of a page, without a latch: what was read is valid if [`validate`](Self::validate) says so.
+/// An optimistic read of a page, without a latch: the bytes read are valid if [`validate`](Self::validate) says so.
 #[must_use = "what was read means nothing until it is validated"]
 #[derive(Clone, Copy)]
 pub struct OptimisticGuard<'p> {
     allocator: &'p Allocator,
     page: PageId,
-    /// Kept, so that no read has to compute them.
+    /// Stored, so that no read has to compute them.
     bytes: OptimisticBytes<'p>,
     seen: Word,
 }
 
 impl<'p> OptimisticGuard<'p> {
-    /// A read of `page`, which lies within the capacity and was in this state.
+    /// A read of `page`, which lies within the capacity and had this state.
     #[inline(always)]
     fn new(allocator: &'p Allocator, page: PageId, seen: Word) -> Self {
         Self { allocator, page, bytes: allocator.table().optimistic_bytes(page), seen }
@@ -38,7 +38,7 @@ impl<'p> OptimisticGuard<'p> {
     /// Begins to read `page`, if it lies within the capacity and can be read as it is: neither evicted nor
     /// latched exclusively, and not marked by the clock.
     ///
-    /// A page nearly always can, and every operation asks at every level. A caller that is refused finds out why by
+    /// A page nearly always can be, and every operation asks at every level. A caller that is refused finds out why by
     /// [`begin`](Self::begin).
     #[inline(always)]
     pub(crate) fn look(allocator: &'p Allocator, page: PageId) -> Option<Self> {
@@ -51,12 +51,12 @@ impl<'p> OptimisticGuard<'p> {
     pub(crate) fn reacquire(allocator: &'p Allocator, page: PageId, token: u64) -> Option<Self> {
         let seen = Word(token);
         let guard = Self::look(allocator, page)?;
-        // The version that was seen then is also what later reads are validated against.
+        // Later reads must be validated against the version that was seen then.
         guard.state().validate(seen).then_some(Self { seen, ..guard })
     }
 
-    /// Begins to read `page`, which the caller has checked to lie within the capacity, and takes the clock's mark off
-    /// it. Gives its state if it cannot be read.
+    /// Begins to read `page`, which the caller has checked to lie within the capacity, and removes the clock's mark
+    /// from it. Returns the page's state if it cannot be read.
     pub(crate) fn begin(allocator: &'p Allocator, page: PageId) -> Result<Self, Word> {
         let table = allocator.table();
         let state = table.state(page);
@@ -75,7 +75,7 @@ impl<'p> OptimisticGuard<'p> {
         Ok(Self::new(allocator, page, now))
     }
 
-    /// As [`begin`](Self::begin), but the clock's mark stays: the page is as likely to go as before.
+    /// Like [`begin`](Self::begin), but the clock's mark stays: the page is as likely to be evicted as before.
     pub(crate) fn begin_in_passing(allocator: &'p Allocator, page: PageId) -> Result<Self, Word> {
         let seen = allocator.table().state(page).load();
         if seen.is_marked() { Ok(Self::new(allocator, page, seen)) } else { Self::begin(allocator, page) }
@@ -83,7 +83,7 @@ impl<'p> OptimisticGuard<'p> {
 
     #[inline]
     fn state(&self) -> &'p PageState {
-        // SAFETY: a guard begins with a page that lies within the capacity.
+        // SAFETY: a guard is only made for a page that lies within the capacity.
         unsafe { self.allocator.table().state_within(self.page) }
     }
 
@@ -102,7 +102,7 @@ impl<'p> OptimisticGuard<'p> {
     /// Whether all that was read so far belongs to one state of the page.
     ///
     /// # Errors
-    /// [`Interrupt::Conflict`] if not: throw away what was computed, and begin anew.
+    /// [`Interrupt::Conflict`] if it does not: discard what was computed, and start again.
     #[inline]
     pub fn validate(&self) -> Result<(), Interrupt> {
         if self.is_valid() { Ok(()) } else { Err(Interrupt::Conflict(self.page)) }
@@ -114,14 +114,14 @@ impl<'p> OptimisticGuard<'p> {
         self.state().validate(self.seen)
     }
 
-    /// Latches the page exclusively, if it still is what was read.
+    /// Latches the page exclusively, if it is unchanged since it was read.
     ///
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed or another thread holds it; [`Interrupt::Fatal`] if the
     /// pool is open for reading only.
     #[inline(always)]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
-        // Before the first change of all the file is marked as in use; one that is open for reading only never is.
+        // The first change of all marks the file as in use; a file that is open for reading only never is.
         self.allocator.evictor().admit_changes()?;
         if self.state().try_upgrade_optimistic(self.seen) {
             Ok(ExclusiveGuard::adopt(self.allocator, Extent::page(self.page)))
@@ -130,7 +130,7 @@ impl<'p> OptimisticGuard<'p> {
         }
     }
 
-    /// Latches the page shared, if it still is what was read.
+    /// Latches the page in shared mode, if it is unchanged since it was read.
     ///
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed.
@@ -145,14 +145,14 @@ impl<'p> OptimisticGuard<'p> {
     /// A miss of `extent`, to which this page refers.
     ///
     /// # Errors
-    /// [`Interrupt::Conflict`] if this page has changed, so that the reference means nothing.
+    /// [`Interrupt::Conflict`] if this page has changed, so that the reference is meaningless.
     pub fn miss(&self, extent: Extent) -> Result<Miss, Interrupt> {
         self.validate()?;
         Ok(Miss { extent, referrer: Some((self.page, self.seen.0)) })
     }
 }
 
-/// An extent that other threads may read too, and none may change.
+/// An extent that other threads may also read, and none may change.
 #[must_use = "the latch is released at once"]
 pub struct SharedGuard<'p> {
     table: &'p PageTable,
@@ -160,7 +160,7 @@ pub struct SharedGuard<'p> {
 }
 
 impl<'p> SharedGuard<'p> {
-    /// The caller has latched the extent shared.
+    /// Makes a guard for an extent that the caller has latched in shared mode.
     pub(crate) fn adopt(table: &'p PageTable, extent: Extent) -> Self {
         Self { table, extent }
     }
@@ -170,14 +170,14 @@ impl<'p> SharedGuard<'p> {
         self.extent
     }
 
-    /// All bytes of the extent, the page header included, as one slice.
+    /// All bytes of the extent, including the page header, as one slice.
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held shared as long as the guard lives.
         unsafe { self.table.bytes(self.extent) }
     }
 
-    /// The bytes behind the page header.
+    /// The bytes after the page header.
     pub fn payload(&self) -> &[u8] {
         self.page().get(HEADER_BYTES..).unwrap_or_default()
     }
@@ -193,7 +193,7 @@ impl Drop for SharedGuard<'_> {
 #[must_use = "the latch is released at once"]
 pub struct ExclusiveGuard<'p> {
     allocator: &'p Allocator,
-    // The extent, and all in words without padding: moving a guard is then three copies between registers.
+    // The extent, and all fields in words without padding: moving a guard then takes three copies between registers.
     head: PageId,
     pages: u32,
     /// [`CHANGED`] and [`UNWINDING`].
@@ -202,11 +202,11 @@ pub struct ExclusiveGuard<'p> {
 
 /// The bytes of a latched page have been lent out to be changed.
 const CHANGED: u32 = 1;
-/// The page was latched by a thread that was unwinding already: what it does then no panic interrupts.
+/// The page was latched by a thread that was already unwinding: no panic interrupts what it does then.
 const UNWINDING: u32 = 2;
 
 impl<'p> ExclusiveGuard<'p> {
-    /// The caller has latched the extent exclusively.
+    /// Makes a guard for an extent that the caller has latched exclusively.
     #[inline]
     pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
         let flags = if std::thread::panicking() { UNWINDING } else { 0 };
@@ -223,13 +223,13 @@ impl<'p> ExclusiveGuard<'p> {
         self.flags & CHANGED != 0
     }
 
-    /// The extent's first page, which names it.
+    /// The extent's first page, which identifies it.
     #[inline]
     pub fn id(&self) -> PageId {
         self.head
     }
 
-    /// All bytes of the extent, the page header included, as one slice.
+    /// All bytes of the extent, including the page header, as one slice.
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed shared.
@@ -245,22 +245,22 @@ impl<'p> ExclusiveGuard<'p> {
         unsafe { self.allocator.table().bytes_mut(self.extent()) }
     }
 
-    /// The bytes behind the page header.
+    /// The bytes after the page header.
     pub fn payload(&self) -> &[u8] {
         self.page().get(HEADER_BYTES..).unwrap_or_default()
     }
 
-    /// The bytes behind the page header, to be changed.
+    /// The bytes after the page header, to be changed.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.page_mut().get_mut(HEADER_BYTES..).unwrap_or_default()
     }
 
-    /// Records the log record of the last change. See [`ChangeLog`](crate::ChangeLog).
+    /// Stores the LSN of the log record of the last change. See [`ChangeLog`](crate::ChangeLog).
     pub fn set_lsn(&mut self, lsn: Lsn) {
         stamp_lsn(self.page_mut(), lsn);
     }
 
-    /// Drops the extent from memory, whatever is there: it is as it is on storage.
+    /// Drops the extent from memory, whatever it holds, so that it is as on storage.
     pub(crate) fn forget(self) {
         let this = ManuallyDrop::new(self);
         this.allocator.forget(this.extent());
@@ -274,16 +274,16 @@ impl<'p> ExclusiveGuard<'p> {
         SharedGuard::adopt(table, this.extent())
     }
 
-    /// Gives up the latch and goes on reading the first page optimistically, as it is now.
+    /// Releases the latch and continues to read the first page optimistically, as it is now.
     #[inline(always)]
     pub fn relax(self) -> OptimisticGuard<'p> {
         let this = ManuallyDrop::new(self);
-        // The change is complete. The page is sound even if a panic is under way, and a destructor has made the change.
+        // The change is complete. The page is sound even if a panic is under way and a destructor has made the change.
         let seen = this.allocator.table().relax(this.head, this.is_changed());
         OptimisticGuard::new(this.allocator, this.head, seen)
     }
 
-    /// Gives up the latch of a guard.
+    /// Releases the latch of a guard.
     #[inline(always)]
     fn unlatch(allocator: &Allocator, head: PageId, flags: u32) {
         if flags == CHANGED && std::thread::panicking() {
@@ -292,29 +292,29 @@ impl<'p> ExclusiveGuard<'p> {
         allocator.table().unlatch(head, flags & CHANGED != 0);
     }
 
-    /// The same for a guard that is dropped.
+    /// [`unlatch`](Self::unlatch) for a guard that is dropped.
     #[inline(never)]
     fn unlatch_dropped(allocator: &Allocator, head: PageId, flags: u32) {
         Self::unlatch(allocator, head, flags);
     }
 
-    /// The word as it will be when the latch is given up, unless the page is changed again before.
+    /// The word as it will be when the latch is released, unless the page is changed before that.
     #[inline(always)]
     fn word_after(&self) -> Word {
         self.allocator.table().state(self.head).word_after(self.is_changed())
     }
 
-    /// A miss of `page`, to which this page refers, and will refer when the latch is given up without a change.
+    /// A miss of `page`, to which this page refers, and will refer if the latch is released without a change.
     pub(crate) fn miss(&self, page: PageId) -> Miss {
         Miss { extent: Extent::page(page), referrer: Some((self.head, self.word_after().0)) }
     }
 
-    /// Frees the extent: its space will be used again. The caller has removed every reference to it.
+    /// Frees the extent: its space will be reused. The caller has removed every reference to it.
     pub fn free(self) {
         self.free_by(Lsn(0));
     }
 
-    /// [`free`](Self::free), as the record at `lsn` says.
+    /// [`free`](Self::free), with the LSN of the record that says so.
     pub(crate) fn free_by(self, lsn: Lsn) {
         let this = ManuallyDrop::new(self);
         this.allocator.free(this.extent(), lsn);
@@ -322,14 +322,14 @@ impl<'p> ExclusiveGuard<'p> {
 }
 
 impl Drop for ExclusiveGuard<'_> {
-    // Hands copies on: a guard whose address is nowhere needed stays in registers.
+    // Passes copies on: a guard whose address is never needed stays in registers.
     #[inline(always)]
     fn drop(&mut self) {
         Self::unlatch_dropped(self.allocator, self.head, self.flags);
     }
 }
 
-/// An extent that was just allocated: zeroes behind a fresh header, latched exclusively.
+/// A newly allocated extent: zeroes after a fresh header, latched exclusively.
 ///
 /// The extent is freed again when the guard is dropped, unless [`keep`](Self::keep) says that something will refer to
 /// it.
@@ -350,7 +350,7 @@ impl<'p> AllocatedGuard<'p> {
         self.guard.extent()
     }
 
-    /// The extent's first page, which names it.
+    /// The extent's first page, which identifies it.
     pub fn id(&self) -> PageId {
         self.guard.head
     }
@@ -360,12 +360,12 @@ impl<'p> AllocatedGuard<'p> {
         self.guard.page_mut()
     }
 
-    /// The bytes behind the page header, to be filled.
+    /// The bytes after the page header, to be filled.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.guard.payload_mut()
     }
 
-    /// The extent is referred to from now on: it stays allocated.
+    /// Keeps the extent allocated: something refers to it from now on.
     pub fn keep(self) -> ExclusiveGuard<'p> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is never used again, nor dropped.

@@ -3,16 +3,16 @@
 //! The guide to it, with examples, is the documentation of the module `vellum::pool`, under which the
 //! published crate re-exports it.
 //!
-//! The layers, from the bottom; each owns the one below it, and knows nothing of those above:
-//! `page_table` (where pages live, and their states), `file` and `space` (what is on storage), `replacement` (what is in
-//! memory, and what goes), `io` (what comes), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
-//! `pool`, `navigation` and `copying`. Begin reading with `page_table` and `page::state`.
+//! The layers, from the bottom up; each owns the layer below it, and knows nothing of those above: `page_table` (where
+//! pages live, and their states), `file` and `space` (what is on storage), `replacement` (what is in memory, and what
+//! leaves it), `io` (what enters memory), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
+//! `pool`, `navigation` and `copying`. Start reading with `page_table` and `page::state`.
 #![warn(missing_docs)]
-// With loom, the models do not use all of it.
+// With loom, the models do not use everything.
 #![cfg_attr(loom, allow(dead_code))]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
-// For modules of tests that are compiled here too.
+// For test modules that are also compiled here.
 #[cfg(test)]
 extern crate self as vellum_pool;
 

@@ -1,8 +1,8 @@
-//! How large a file and an extent may be.
+//! The limits on the size of a file and of an extent.
 //!
-//! The set of resident pages keeps an extent in one word of 64 bits: the page id of its head, and its length.
+//! The set of resident pages stores an extent in one 64-bit word: the page id of its head, and its length.
 
-/// How many bits of such a word the page id takes; the length has the others.
+/// The number of bits of such a word for the page id; the length has the others.
 pub(crate) const PAGE_BITS: u32 = 40;
 
 /// The largest page id: 4 PiB of storage.

@@ -4,8 +4,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p vellum-pool --release --lib --target-dir target/loom
 //! ```
 //!
-//! Each model is also run with bugs planted, and must fail then: a model that cannot fail proves nothing.
-//! What a page holds is two cells that are read and written with relaxed atomics, as the bytes of a page are.
+//! Each model is also run with planted bugs, and must then fail: a model that cannot fail proves nothing. The contents
+//! of a page are two cells that are read and written with relaxed atomics, like the bytes of a page.
 
 use crate::{
     append_hint::AppendHint,
@@ -25,11 +25,11 @@ use loom::{
 use std::process::Command;
 use vellum_base::{Extent, PageId};
 
-/// The variable by which a model tells the process that it starts which bug to plant.
+/// The environment variable by which a model tells its child process which bug to plant.
 const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
 
-/// Runs a model without bugs, and then with each of these planted, when it must fail. A model that fails ends
-/// its process, so each of those has one of its own.
+/// Runs a model without bugs, and then once with each of these bugs planted, when it must fail. A model that fails ends
+/// its process, so each bug gets its own process.
 fn check(name: &str, bugs: &[Bug], model: fn()) {
     let planted = std::env::var(BUG_VARIABLE).ok();
     plant(bugs.iter().copied().find(|bug| planted.as_ref() == Some(&format!("{bug:?}"))));
@@ -52,7 +52,7 @@ fn check(name: &str, bugs: &[Bug], model: fn()) {
     }
 }
 
-/// A model as a test: its name, the bugs that it must notice, what it does.
+/// A model as a test: its name, the bugs that it must notice, and the model itself.
 macro_rules! model {
     ($name:ident, [$($bug:ident),*], $model:expr) => {
         #[test]
@@ -90,7 +90,7 @@ impl Page {
         (now.is_unlocked() || now.is_marked()) && self.state.try_exclusive(now)
     }
 
-    /// An optimistic read: what it accepted, if it did.
+    /// An optimistic read: the number that it accepted, if any.
     fn read_optimistically(&self) -> Option<u64> {
         let seen = self.state.load();
         if !seen.is_readable() {
@@ -161,7 +161,7 @@ model!(a_page_is_clean_only_if_storage_has_what_it_holds, [BlindClean, RelaxedCl
         let page = page.clone();
         thread::spawn(move || change(&page, 2))
     };
-    // What is clean may be evicted, and is read from storage then.
+    // A clean page may be evicted, and is then read from storage.
     let evictor = {
         let (page, storage) = (page.clone(), storage.clone());
         thread::spawn(move || {
@@ -187,7 +187,7 @@ model!(a_page_is_clean_only_if_storage_has_what_it_holds, [BlindClean, RelaxedCl
 
 model!(holders_of_latches_exclude_each_other, [RelaxedRelease, RelaxedSharedRelease], || {
     struct Latched(PageState, UnsafeCell<u64>);
-    // SAFETY: the cell is what the model checks: loom fails when two access it that should not.
+    // SAFETY: the cell is what the model checks: loom fails if two threads access it that should not.
     unsafe impl Sync for Latched {}
     // SAFETY: as above.
     unsafe impl Send for Latched {}
@@ -247,7 +247,7 @@ model!(
                 if !now.is_marked() || !page.state.try_exclusive(now) {
                     return;
                 }
-                // The memory goes.
+                // The memory is released.
                 page.write(0);
                 let _ = page.state.release_exclusive_evicted();
                 // The page is read in again.
@@ -290,7 +290,7 @@ fn unlatch(lot: &ParkingLot, state: &PageState, want: Want) {
     lot.wake(PageId(1), wake);
 }
 
-/// One thread holds the latch in one mode; others want it in theirs. All get it in the end: a lost wake-up is a
+/// One thread holds the latch in one mode; other threads want it in theirs. All get it in the end: a lost wake-up is a
 /// deadlock, which loom reports.
 fn all_get_the_latch(held: Want, wanted: &'static [Want]) {
     let shared = Arc::new((ParkingLot::new(), PageState::evicted()));
@@ -345,7 +345,7 @@ model!(a_downgrade_wakes_readers, [WakeWithoutLock, SleepWithoutLook], || {
 
 model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmpty], || {
     let home = |page: u64| ResidentSet::home(PageId(page)) % 4;
-    // Both look for their place at the same slot.
+    // Both begin their search at the same slot.
     let second = (2..).find(|page| home(*page) == home(1)).unwrap();
     let pages = [1, second].map(|page| Extent { head: PageId(page), pages: page as u32 });
     let set = Arc::new(ResidentSet::new(2).unwrap());
@@ -359,7 +359,7 @@ model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmp
             set.insert(extent);
         })
     });
-    // The clock sees nothing but what was inserted.
+    // The clock sees only what was inserted.
     set.visit(1, 2, |extent| assert!(pages.contains(&extent)));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut seen = Vec::new();
@@ -426,8 +426,8 @@ model!(the_evictor_ends_when_it_is_told, [], || {
     evictor.join().unwrap();
 });
 
-/// A page is freed, and becomes the inner page of another's extent, while a reader follows a stale reference to it.
-/// Only its new owner touches its memory once the extent has been handed out.
+/// A page is freed, and becomes an inner page of another extent, while a reader follows a stale reference to it. Only
+/// its new owner touches its memory once the extent has been handed out.
 fn a_page_changes_hands() {
     struct Shared {
         state: PageState,
@@ -435,7 +435,7 @@ fn a_page_changes_hands() {
         is_head: AtomicU64,
         memory: UnsafeCell<u64>,
     }
-    // SAFETY: the memory is what the model checks: loom fails when two access it that should not.
+    // SAFETY: the memory is what the model checks: loom fails if two threads access it that should not.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}
@@ -461,7 +461,7 @@ fn a_page_changes_hands() {
             };
         })
     };
-    // Its owner latches it, and frees it.
+    // The owner latches the page, and frees it.
     let latch = || loop {
         let now = page.state.load();
         if !now.is_exclusive() && page.state.try_exclusive(now) {
@@ -481,10 +481,10 @@ fn a_page_changes_hands() {
     if planted(Bug::FreedAfterTheLatch) {
         page.is_head.store(0, Ordering::Release);
     }
-    // The allocator claims it as an inner page, and visits it.
+    // The allocator claims the page as an inner page, and visits it.
     if !page.state.load().is_evicted() && !planted(Bug::NoVisit) {
         if !latch().is_evicted() {
-            // SAFETY: the latch is held exclusively. The memory goes.
+            // SAFETY: the latch is held exclusively. The memory is released.
             page.memory.with_mut(|memory| unsafe { *memory = 0 });
         }
         let _ = page.state.release_exclusive_evicted();
@@ -503,8 +503,8 @@ model!(
     a_page_changes_hands
 );
 
-/// A thread gives a page up, an event loop begins to read it and never reaps, and another thread wants the page. That
-/// thread gets it, because it ends the read itself.
+/// A thread releases a page, an event loop begins to read it and never reaps, and another thread wants the page. That
+/// thread gets it, because it completes the read itself.
 fn another_thread_ends_the_read() {
     struct Shared {
         lot: ParkingLot,
@@ -520,7 +520,7 @@ fn another_thread_ends_the_read() {
     let owner = {
         let shared = shared.clone();
         thread::spawn(move || {
-            // As `Reads::begin` does it. No thread will ever reap.
+            // Like `Reads::begin`. No thread will ever reap.
             let begin = |reading: &mut Option<PageId>| *reading = Some(PAGE);
             let early = planted(Bug::LatchBeforeLock) && take(&shared.state);
             let mut reading = queue.lock().unwrap();
@@ -532,7 +532,7 @@ fn another_thread_ends_the_read() {
     let waiter = {
         let shared = shared.clone();
         thread::spawn(move || {
-            // As `PageIo::wait` does it.
+            // Like `PageIo::wait`.
             while shared.state.load().is_exclusive() {
                 shared.lot.park(PAGE, &shared.state, Want::Read, None, || {
                     shared.queues.complete(

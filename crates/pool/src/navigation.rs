@@ -1,7 +1,7 @@
 //! The pool as a pager: how a guard on one page leads to a guard on the next.
 //!
-//! The fast ways come first, and load two words only: the child's state and the parent's. The slow ways find out why a
-//! page is refused.
+//! The fast paths come first, and load only two words: the child's state and the parent's. The slow paths find out why
+//! a page cannot be read.
 
 use crate::{
     allocator::Allocator,
@@ -17,15 +17,16 @@ use crate::{
 use vellum_base::{Bytes, Extent, Lsn, PageId, PageKind};
 use vellum_vm::{AlignedBuffer, LINE_BYTES, prefetch_line};
 
-/// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
-/// first slots of a tree's node.
+/// How many cache lines of a page are prefetched when a reference to it is followed: the header and the first slots of
+/// a tree node.
 const PREFETCH_LINES: usize = 6;
 
 impl Pool {
-    /// Makes room in the log if that is what a change was refused for; it is tried again then. The thread holds no latch.
+    /// Makes room in the log if a change was refused for that; the change is then tried again. The thread holds no
+    /// latch.
     ///
     /// # Errors
-    /// The same error, or why there is no room.
+    /// The same error, or the reason why there is no room.
     #[cold]
     fn make_room(&self, refused: PoolError) -> Result<(), PoolError> {
         match (refused, self.allocator().evictor().log()) {
@@ -49,7 +50,7 @@ impl Pool {
         PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
     }
 
-    /// Fetches the first lines of a page, which a read will need, all at once. The page need not even exist.
+    /// Prefetches the first lines of a page, which a read will need, all at once. The page need not even exist.
     #[inline(always)]
     fn prefetch_lines(&self, page: PageId) {
         let start = self.table().address_of_any(page);
@@ -70,14 +71,14 @@ impl Pool {
     }
 
     /// [`Navigation::child`] if `page`, to which the parent refers, cannot simply be read.
-    // The guard is taken by value, so that it need not lie in memory while all is well.
+    // The guard is taken by value, so that it need not lie in memory on the normal path.
     #[cold]
     #[inline(never)]
     fn child_closely<'p>(&'p self, parent: OptimisticGuard<'p>, page: PageId) -> Followed<'p, Self> {
         self.follow(&parent, page, OptimisticGuard::begin)
     }
 
-    /// The outcome of a read of `page`, to which the parent refers, that begins by `begin`.
+    /// The result of a read of `page`, to which the parent refers, that starts with `begin`.
     #[inline]
     fn follow<'p>(
         &'p self,
@@ -140,8 +141,8 @@ impl Navigation for Pool {
         if !self.within(page) {
             return Err(Self::dangling(parent.id(), page));
         }
-        // The parent's version will differ by the time the miss is resolved, if it is changed; if it is
-        // not, the reference still stands.
+        // If the parent is changed, its version will differ by the time the miss is resolved; if not, the reference is
+        // still valid.
         OptimisticGuard::begin(self.allocator(), page)
             .map_err(|now| self.look_failed(page, now, parent.miss(page)))
     }
@@ -180,8 +181,8 @@ impl Navigation for Pool {
             return Err(Interrupt::Conflict(extent.head));
         }
         let guard = SharedGuard::adopt(self.table(), extent);
-        // The latch keeps the extent from being freed. The parent tells whether it still referred to it when it was
-        // latched.
+        // The latch keeps the extent from being freed. The parent tells whether it still referred to the extent when
+        // the extent was latched.
         parent.validate()?;
         if !self.allocator().storage().is_allocated(extent) {
             return Err(PoolError::not_allocated(extent).into());

@@ -1,4 +1,4 @@
-//! How a pool is opened.
+//! The options with which a pool is opened.
 
 use crate::change_log::ChangeLog;
 use std::{sync::Arc, time::Duration};
@@ -10,7 +10,7 @@ pub const POOL_BYTES_MIN: u64 = 64 << 10;
 /// The smallest capacity, in bytes.
 pub const CAPACITY_BYTES_MIN: u64 = 64 << 10;
 
-/// How to open a pool. The defaults suit a pool of 64 MiB on a machine of today.
+/// Options for opening a pool. The defaults suit a pool of 64 MiB on a present-day machine.
 #[derive(Clone)]
 #[must_use = "options do nothing until a pool is opened with them"]
 pub struct PoolOptions {
@@ -48,17 +48,17 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The most memory that pages may take, in bytes; rounded down to whole pages. Default 64 MiB, least
-    /// [`POOL_BYTES_MIN`], most the machine's memory. What else the process needs comes on top: up to 16 bytes for each page of data.
+    /// The most memory that pages may take, in bytes; rounded down to whole pages. Default 64 MiB, minimum
+    /// [`POOL_BYTES_MIN`], maximum the machine's memory. The process needs up to 16 bytes more for each page of data.
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool_bytes = bytes;
         self
     }
 
-    /// How large the file may become while it is open, in bytes: so much address space is reserved, which
-    /// costs nothing until it is used. Default 1 TiB, least [`CAPACITY_BYTES_MIN`]. A file that has more than half of that
-    /// already may become twice as large as it is. If the system refuses, less is reserved, but at least twice the
-    /// size of the file and of the pool.
+    /// How large the file may become while it is open, in bytes: this much address space is reserved, which costs
+    /// nothing until it is used. Default 1 TiB, minimum [`CAPACITY_BYTES_MIN`]. A file that is already larger than half
+    /// of that may grow to twice its size. If the system refuses, less is reserved, but at least twice the size of the
+    /// file and of the pool.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -71,59 +71,59 @@ impl PoolOptions {
         self
     }
 
-    /// Forces a way of giving memory back; by default the best one that works is found when the pool opens: the
-    /// device of the kernel module exmap, then `process_madvise`, then `madvise`. With the device the whole pool is
-    /// taken, and locked, when the file is opened.
+    /// Forces a method of giving memory back. By default the pool chooses the best method that works when it opens: the
+    /// device of the kernel module exmap, then `process_madvise`, then `madvise`. With the device the memory of the
+    /// whole pool is taken, and locked, when the file is opened.
     pub fn release_method(mut self, method: ReleaseMethod) -> Self {
         self.release = Some(method);
         self
     }
 
-    /// Forces a way of doing I/O; by default io_uring where the system allows it.
+    /// Forces a method of doing I/O; by default io_uring where the system allows it.
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// Forces direct or buffered I/O; by default direct where the file system has it.
+    /// Forces direct or buffered I/O; by default direct where the file system supports it.
     pub fn direct_io(mut self, direct: bool) -> Self {
         self.direct = Some(direct);
         self
     }
 
-    /// Opens the file for reading only: nothing is written, several processes may do so at once.
+    /// Opens the file for reading only: nothing is written, and several processes may do so at once.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Counts hits too, for [`PoolStatistics::hits`](crate::PoolStatistics::hits). Every hit then writes to
-    /// one shared counter, which makes hits slower, much slower with many threads.
+    /// Also counts hits, for [`PoolStatistics::hits`](crate::PoolStatistics::hits). Every hit then writes to one shared
+    /// counter, which makes hits slower, and much slower with many threads.
     pub fn count_hits(mut self, count: bool) -> Self {
         self.count_hits = count;
         self
     }
 
-    /// Whether a thread of the pool keeps free pages ready, and memory for up to 4 MiB of pages to come while the
-    /// file grows. Default true; without it a thread that needs room makes it.
+    /// Whether a thread of the pool keeps free pages ready, and memory for up to 4 MiB of future pages while the file
+    /// grows. Default true; without it a thread that needs room makes it itself.
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.background_eviction = background;
         self
     }
 
     /// Whether runs of pages that stay in memory are moved into huge pages, by the thread of
-    /// [`background_eviction`](Self::background_eviction) while no more than 4096 pages a second are read from storage,
-    /// written to it, allocated and evicted, all together. Pages in memory may be changed meanwhile; a thread that
-    /// touches a run that is being moved waits for milliseconds, so while other threads of the process are busy, only
-    /// one fiftieth of the time is spent on it. With nothing to do, the thread looks every 30 seconds. A file that
-    /// grows gets huge pages from the start where they cost less than small ones. Default true; see
+    /// [`background_eviction`](Self::background_eviction), while no more than 4096 pages a second are read from
+    /// storage, written to it, allocated and evicted, all together. Pages in memory may be changed meanwhile; a thread
+    /// that touches a run while it is being moved waits for milliseconds, so while other threads of the process are
+    /// busy, only one fiftieth of the time is spent on this. With nothing to do, the thread looks every 30 seconds. A
+    /// file that grows gets huge pages from the start where they cost less than small ones. Default true; see
     /// [`PoolStatistics::pages_huge`](crate::PoolStatistics::pages_huge).
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// How a pool's file is opened, if it is not opened by its path.
+    /// The options for opening a pool's file by other means than its path.
     pub fn file_options(&self, create: CreateMode) -> FileOptions {
         FileOptions {
             engine: self.engine,
@@ -140,8 +140,8 @@ impl PoolOptions {
         self
     }
 
-    /// How long [`Pool::checkpoint_at`](crate::Pool::checkpoint_at) rests after each half mebibyte that it has written, so that
-    /// other threads have more of the device. Default: not at all.
+    /// How long [`Pool::checkpoint_at`](crate::Pool::checkpoint_at) pauses after each half mebibyte that it has
+    /// written, to leave more of the device to other threads. Default: no pause.
     pub fn checkpoint_pause(mut self, pause: Duration) -> Self {
         self.checkpoint_pause = pause;
         self

@@ -1,13 +1,13 @@
-//! The page table: where pages live, what state each is in, and the memory behind them.
+//! The page table: where pages live, their states, and the memory behind them.
 //!
 //! It owns the mapping of the pages, the array of their states, the parking lot in which threads wait for latches, and
-//! what gives memory back to the system. It knows no layer above it: not which pages are allocated, nor how many may be
-//! in memory, nor how they come there.
+//! the releaser, which gives memory back to the system. It knows no layer above it: not which pages are allocated, nor
+//! how many may be in memory, nor how they get there.
 //!
 //! # Invariants
-//! - A page that is evicted reads as zeroes: it has no memory, or such as was never written.
+//! - An evicted page reads as zeroes: it has no memory, or memory that was never written.
 //! - Addresses and states stay within the capacity, whatever page is asked for.
-//! - Of an extent only the head's state is used.
+//! - Only the state of an extent's head is used.
 //!
 //! # Lock order
 //! No lock is taken while a bucket of the parking lot is locked.
@@ -29,21 +29,21 @@ use vellum_vm::{Mapping, PageRange, ReleaseMethod, Releaser, VmError, prefetch};
 /// section takes.
 const SPINS: u32 = 100;
 
-/// How long an operation that failed because of shared holders waits for them to go before it tries again: about
-/// as long as a write of the page takes.
+/// How long an operation that failed because of shared holders waits for them before it tries again: about as long as a
+/// write of the page takes.
 const READERS_WAIT_MAX: Duration = Duration::from_micros(200);
 
 /// The mapping of a pool's pages and their states.
-// What a hit needs comes first, in one cache line, and never changes.
+// The fields that a hit needs come first, in one cache line, and never change.
 #[repr(C, align(64))]
 pub(crate) struct PageTable {
     base: *mut u8,
     states: *const PageState,
     pub(crate) capacity_pages: u64,
-    /// The capacity again; or 0 if hits are counted, so that reads take the way that counts them.
+    /// The capacity again; or 0 if hits are counted, so that reads take the path that counts them.
     pages_uncounted: u64,
     pub(crate) count_hits: bool,
-    /// What the whole pool counts: kept here, where every layer can reach it.
+    /// The counters of the whole pool: kept here, where every layer can reach them.
     pub(crate) counters: Counters,
     parking: ParkingLot,
     pub(crate) releaser: Releaser,
@@ -91,7 +91,7 @@ impl PageTable {
         })
     }
 
-    /// Whether a page that is written to gets memory by itself. The device of exmap maps small pages only, and none but
+    /// Whether a page fault brings memory when a page is written. The device of exmap maps only small pages, and only
     /// those that are asked for.
     pub(crate) fn faults_bring_memory(&self) -> bool {
         self.releaser.method() != ReleaseMethod::Exmap
@@ -113,7 +113,7 @@ impl PageTable {
         if page.0 >= self.capacity_pages {
             beyond_capacity(page);
         }
-        // SAFETY: it is not.
+        // SAFETY: it lies within the capacity, as was just checked.
         unsafe { self.state_within(page) }
     }
 
@@ -145,7 +145,7 @@ impl PageTable {
     /// Fetches bytes of a page into the processor's cache, and with its beginning the page's state.
     #[inline]
     pub(crate) fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
-        // Any page will do, also one beyond the capacity: a prefetch does nothing that a program can see.
+        // Any page will do, even one beyond the capacity: a prefetch has no effect that a program can see.
         let page = page.0 as usize;
         if at == 0 {
             prefetch(self.states.wrapping_add(page).cast(), 1);
@@ -182,7 +182,7 @@ impl PageTable {
         unsafe { std::slice::from_raw_parts_mut(self.address(extent.head), extent.bytes()) }
     }
 
-    /// Latches a page exclusively, in memory or not, if no thread holds it at this moment; gives the word that it had.
+    /// Latches a page exclusively, in memory or not, if no thread holds it at this moment; returns its previous word.
     pub(crate) fn try_latch(&self, page: PageId) -> Option<Word> {
         let state = self.state(page);
         let now = state.load();
@@ -190,13 +190,13 @@ impl PageTable {
         (is_free && state.try_exclusive(now)).then_some(now)
     }
 
-    /// Gives up the exclusive latch of a page that is in memory.
+    /// Releases the exclusive latch of a page that is in memory.
     #[inline(always)]
     pub(crate) fn unlatch(&self, page: PageId, changed: bool) {
         self.relax(page, changed);
     }
 
-    /// [`unlatch`](Self::unlatch), which gives the page's state from then on, unless another thread changes it.
+    /// [`unlatch`](Self::unlatch), but returns the page's new state, which holds unless another thread changes it.
     #[inline(always)]
     pub(crate) fn relax(&self, page: PageId, changed: bool) -> Word {
         let (after, wake) = self.state(page).release_exclusive(changed);
@@ -204,7 +204,7 @@ impl PageTable {
         after
     }
 
-    /// Gives up the exclusive latch of a page that is not in memory any more, or never was.
+    /// Releases the exclusive latch of a page that is no longer in memory, or never was.
     pub(crate) fn unlatch_evicted(&self, page: PageId) {
         self.wake(page, self.state(page).release_exclusive_evicted());
     }
@@ -219,8 +219,8 @@ impl PageTable {
         self.parking.wake(page, wake);
     }
 
-    /// Waits until `want` may be possible: spins a little, then sleeps. `complete` ends the read of the page if a queue
-    /// reads it (see `io::cooperative`).
+    /// Waits until `want` may be possible: spins a little, then sleeps. `complete` completes the read of the page if a
+    /// queue reads it (see `io::cooperative`).
     pub(crate) fn wait(&self, page: PageId, want: Want, complete: impl Fn() -> CooperativeCompletion) {
         let state = self.state(page);
         for _ in 0..SPINS {
@@ -232,16 +232,16 @@ impl PageTable {
         self.counters.waits.add(self.parking.park(page, state, want, None, complete).into());
     }
 
-    /// Waits a little until the readers of a page may have gone. They may also stay for long and have nothing to do
-    /// with what failed, so this does not wait until they have.
+    /// Waits a little, until the readers of a page may be gone. They may also stay long and be unrelated to the
+    /// failure, so this does not wait for the last of them.
     pub(crate) fn wait_for_readers(&self, page: PageId) {
         let (state, most) = (self.state(page), Some(READERS_WAIT_MAX));
         let not_reading = || CooperativeCompletion::NotReading;
         self.counters.waits.add(self.parking.park(page, state, Want::Exclusive, most, not_reading).into());
     }
 
-    /// Gives an extent memory, all zeroes. The caller has latched its head exclusively, and no other page of it is
-    /// reachable otherwise.
+    /// Gives an extent memory, all zeroes. The caller has latched its head exclusively, and its other pages cannot be
+    /// reached otherwise.
     ///
     /// # Errors
     /// If the system has no memory.
@@ -250,8 +250,8 @@ impl PageTable {
         unsafe { self.releaser.supply_zeroes(self.range(extent)) }
     }
 
-    /// Gives the memory of ranges back to the system. The kernel refuses to if the process has locked it; that is undone
-    /// for the pool, whose limit is worth nothing otherwise.
+    /// Gives the memory of ranges back to the system. The kernel refuses if the process has locked the memory; in that
+    /// case the pool's memory is unlocked, because its limit would otherwise mean nothing.
     ///
     /// # Safety
     /// As for [`Releaser::release`].
@@ -271,7 +271,8 @@ impl PageTable {
         let range = self.range(extent);
         // SAFETY: the caller holds the latch exclusively and keeps no reference.
         if unsafe { self.release(&[range]) }.is_err() {
-            // The kernel kept the pages, or some. They must still read as zeroes, so that "evicted" means empty.
+            // The kernel kept the pages, or some of them. They must still read as zeroes, because "evicted" means
+            // empty.
             if self.releaser.supply(&[range]).is_ok() {
                 // SAFETY: as above.
                 unsafe { self.bytes_mut(extent) }.fill(0);
@@ -279,7 +280,7 @@ impl PageTable {
         }
     }
 
-    /// Gives the memory of exclusively latched extents, in ascending order, back by one call.
+    /// Gives the memory of exclusively latched extents, in ascending order, back in one call.
     pub(crate) fn drop_memory_of_all(&self, extents: &[Extent]) {
         self.huge_runs.split(&self.pages, extents);
         let mut ranges: Vec<PageRange> = Vec::with_capacity(extents.len());
@@ -294,7 +295,7 @@ impl PageTable {
         }
         // SAFETY: all are latched exclusively by this thread, which holds no reference into them.
         if unsafe { self.release(&ranges) }.is_err() {
-            // What the kernel did release reads as zeroes now, so nothing may be trusted.
+            // The pages that the kernel did release read as zeroes now, so none can be trusted.
             extents.iter().for_each(|extent| self.drop_memory(*extent));
         }
     }
@@ -303,7 +304,7 @@ impl PageTable {
         PageRange { address: self.address(extent.head), bytes: extent.bytes() }
     }
 
-    /// Fetches memory for pages that are not in use yet. Returns whether the system could.
+    /// Fetches memory for pages that are not in use yet. Returns whether the system had it.
     pub(crate) fn populate(&self, first: PageId, pages: u64) -> bool {
         self.pages.populate(first.offset() as usize, pages as usize * PAGE_SIZE)
     }

@@ -32,12 +32,12 @@ use vellum_vm::{File, PageMemory};
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
-/// Threads share it; any of them may call every method. One that is dropped and not closed leaves its file marked as in
-/// use, if it was changed.
+/// Threads share it; any of them may call every method. A pool that is dropped and not closed leaves its file marked as
+/// in use, if it was changed.
 pub struct Pool {
-    // Dropped first: the thread ends before the mapping goes.
+    // Dropped first: the thread ends before the mapping is unmapped.
     _background: Option<BackgroundThread>,
-    // Owns the layers, each the one below it.
+    // Owns the layers, each of which owns the layer below it.
     allocator: Arc<Allocator>,
     path: PathBuf,
     checkpoint_pause: Duration,
@@ -47,8 +47,8 @@ impl PoolFile {
     /// Makes the file a pool. With a log it can be recovered from its first change on.
     ///
     /// # Errors
-    /// [`PoolError::NotClosedCleanly`] if it [needs recovery](Self::needs_recovery) and no log is given; if the file cannot grow
-    /// to what was noted, or the system refuses memory.
+    /// [`PoolError::NotClosedCleanly`] if the file [needs recovery](Self::needs_recovery) and no log is given; if the
+    /// file cannot grow to the extents that were noted, or the system refuses memory.
     pub fn start(mut self, log: Option<Arc<dyn ChangeLog>>) -> Result<Pool, PoolError> {
         if self.needs_recovery() && log.is_none() {
             return Err(PoolError::NotClosedCleanly { path: self.path(), has_log: true });
@@ -67,8 +67,8 @@ impl Pool {
         PoolFile::create(path, options)?.start(options.log.clone())
     }
 
-    /// Opens a file, or creates it if there is none, or if there is one whose creation was interrupted before it held
-    /// anything; says whether it was created. Two processes that do this at once do not disturb each other.
+    /// Opens a file, or creates it if there is none, or if the creation of the existing file was interrupted before it
+    /// held anything; returns whether it was created. Two processes that do this at once do not disturb each other.
     ///
     /// # Errors
     /// As for [`open`](Self::open) and [`create`](Self::create).
@@ -77,24 +77,24 @@ impl Pool {
         Ok((Self::start_closed(file)?, created))
     }
 
-    /// Opens a file that was closed cleanly. One that has a log and was not is opened as a [`PoolFile`].
+    /// Opens a file that was closed cleanly. A file with a log that was not closed is opened as a [`PoolFile`].
     ///
     /// # Errors
-    /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged,
+    /// If the file does not exist, is not Vellum's, belongs to another application or a later version, is damaged,
     /// truncated, in use by another process, or was not closed cleanly; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::start_closed(PoolFile::open(path, options)?)
     }
 
-    /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
+    /// Like [`create`](Self::create), on any empty file, such as a simulated one.
     ///
     /// # Errors
-    /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
+    /// As for `create`; [`PoolError::NotEmpty`] if the file is not empty.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
         PoolFile::create_on(file, options)?.start(options.log.clone())
     }
 
-    /// As [`open`](Self::open), on any file.
+    /// Like [`open`](Self::open), on any file.
     ///
     /// # Errors
     /// As for `open`.
@@ -124,7 +124,7 @@ impl Pool {
         if prefaults {
             allocator.pages().window.ask_at(prefault::first_request(allocator.storage().space.end()));
         }
-        // Without the thread everything works as well, only less smoothly.
+        // Everything also works without the thread, only less smoothly.
         let start = || BackgroundThread::start(allocator.clone()).ok();
         let background = options.background_eviction.then(start).flatten();
         let checkpoint_pause = options.checkpoint_pause;
@@ -156,8 +156,8 @@ impl Pool {
         self.allocator.storage().is_read_only()
     }
 
-    /// One of the [`ROOTS`] numbers that are kept for the application in the superblock; 0 at first. An
-    /// application keeps there the pages at which its structures begin.
+    /// One of the [`ROOTS`] numbers that the superblock keeps for the application; 0 at first. An application stores
+    /// there the pages at which its structures begin.
     ///
     /// # Panics
     /// If `slot` is not below `ROOTS`.
@@ -182,12 +182,12 @@ impl Pool {
         Ok(())
     }
 
-    /// What gives changes their LSNs if there is no log, while a handle on it is held; none with a log.
+    /// The clock that gives changes their LSNs if there is no log, while it is held; none with a log.
     pub fn lsn_clock(&self) -> Option<&Arc<LsnClock>> {
         self.allocator.storage().clock()
     }
 
-    /// Which pages are kept before they change, and what keeps them.
+    /// Which pages are kept before they change, and the keeper.
     pub fn kept_pages(&self) -> &Arc<KeptPages> {
         self.allocator.storage().kept_pages()
     }
@@ -201,18 +201,18 @@ impl Pool {
         self.root(page)
     }
 
-    /// Latches an extent shared, reading it in if need be; waits while a thread holds it exclusively.
+    /// Latches an extent in shared mode, reading it in if necessary; waits while a thread holds it exclusively.
     ///
-    /// Readers that come one after another can keep a writer waiting.
+    /// A steady stream of readers can keep a writer waiting.
     ///
     /// # Errors
-    /// If it is not allocated as such, cannot be read, is damaged, or does not fit into the pool.
+    /// If it is not allocated as exactly this extent, cannot be read, is damaged, or does not fit into the pool.
     pub fn shared(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
         self.allocator.io.latch(extent, Want::Shared)?;
         Ok(SharedGuard::adopt(self.table(), extent))
     }
 
-    /// Latches an extent exclusively, reading it in if need be; waits while a thread holds it.
+    /// Latches an extent exclusively, reading it in if necessary; waits while any thread holds it.
     ///
     /// # Errors
     /// As for [`shared`](Self::shared); and if the file is open for reading only.
@@ -222,16 +222,15 @@ impl Pool {
         Ok(ExclusiveGuard::adopt(&self.allocator, extent))
     }
 
-    /// Does a change of a page again, as a log tells it. `change` is given the page's bytes, all of them, and what it
-    /// returns is returned. A page that is `fresh` is
-    /// not read: it begins as zeroes behind the header of a tree's node.
+    /// Redoes a change of a page from a log. `change` gets all bytes of the page, and its result is returned. A page
+    /// that is `fresh` is not read: it starts as zeroes after the header of a tree node.
     ///
-    /// The page is written in any case, also if it shows the change already: after a sync that failed, the system's cache may
-    /// hold what is not on storage, and no later sync would tell.
+    /// The page is always written, even if it has the change already: after a failed sync, the system's cache may hold
+    /// data that is not on storage, and no later sync would report that.
     ///
     /// # Errors
-    /// As for [`exclusive`](Self::exclusive); and [`PoolError::Corruption`] with what `change` says, in which case the page
-    /// is as it is on storage.
+    /// As for [`exclusive`](Self::exclusive); and [`PoolError::Corruption`] with the message of `change`; the page then
+    /// stays as it is on storage.
     pub fn redo<R>(
         &self,
         page: PageId,
@@ -254,7 +253,7 @@ impl Pool {
         }
     }
 
-    /// Allocates an extent of `pages` pages: zeroes behind a header of `kind`, latched exclusively.
+    /// Allocates an extent of `pages` pages: zeroes after a header of `kind`, latched exclusively.
     ///
     /// # Errors
     /// If the file cannot grow, the capacity is exhausted, or the pool has no room.
@@ -271,25 +270,25 @@ impl Pool {
         Ok(AllocatedGuard::adopt(&self.allocator, extent))
     }
 
-    /// Forgets the free pages at the end of the file, so that it can be [cut](Self::cut) there. If there is a log, that is after the
+    /// Forgets the free pages at the end of the file, so that it can be [cut](Self::cut) there: with a log, after the
     /// next checkpoint.
     pub fn trim(&self) {
         self.allocator.trim();
     }
 
-    /// Gives the file system back what lies behind the last page that is needed.
+    /// Returns the space after the last page that is needed to the file system.
     pub fn cut(&self) {
         self.allocator.storage().cut_unused();
     }
 
-    /// How many pages the file has, and how many of them are allocated.
+    /// The number of pages of the file, and how many of them are allocated.
     pub fn file_pages(&self) -> (u64, u64) {
         let storage = self.allocator.storage();
         (storage.file_pages(), storage.space.allocated_pages())
     }
 
-    /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
-    /// file has not been changed since it was opened, and what the application allocated. What was
+    /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the file has not
+    /// been changed since it was opened, and the application's extents. An extent that was
     /// [discarded](crate::Allocation::discard) while a thread still read it is free, and not shown.
     pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
         self.allocator.for_each_extent(visit);
@@ -306,13 +305,13 @@ impl Pool {
         self.allocator.storage().space.is_extent(extent)
     }
 
-    /// The copies of the superblock that are damaged on storage now, or cannot be read. One that is intact serves; the next change
-    /// of state writes both anew.
+    /// The copies of the superblock that are now damaged on storage, or cannot be read. One intact copy suffices; the
+    /// next change of state rewrites both.
     pub fn damaged_superblocks(&self) -> Vec<PageId> {
         self.allocator.storage().damaged_superblocks()
     }
 
-    /// What the pool has done, and how it stands.
+    /// What the pool has done, and its present state.
     pub fn statistics(&self) -> PoolStatistics {
         let (table, storage, counters) = (self.table(), self.allocator.storage(), &self.table().counters);
         if let Some(logged) = storage.logged() {
@@ -348,28 +347,28 @@ impl Pool {
         self.allocator.pages().budget.limit()
     }
 
-    /// Takes memory of the pool for something else, until what is returned is dropped; none if there is not so much that no page has.
+    /// Takes memory of the pool for another use until the result is dropped; none if too little is free of pages.
     pub fn set_aside(&self, bytes: usize) -> Option<SetAside> {
         let pages = bytes.div_ceil(PAGE_SIZE);
         let is_there = self.allocator.pages().budget.try_reserve(pages);
         is_there.then(|| SetAside { allocator: self.allocator.clone(), pages })
     }
 
-    /// Brings all changes whose records lie before `redo` to storage and remembers that place of the log, while other threads
-    /// read and write. A recovery begins there from now on. Does nothing without a log, or if nothing was changed since the
-    /// file was closed. A second caller waits until the first is done.
+    /// Brings all changes whose records lie before `redo` to storage and records that place of the log, while other
+    /// threads read and write. From now on recovery begins there. Does nothing without a log, or if nothing has changed
+    /// since the file was closed. A second caller waits until the first is done.
     ///
-    /// All records before `redo` have been filled and are durable, and what they are about is not latched any more. The
-    /// calling thread holds no guard.
+    /// All records before `redo` must have been filled and be durable, and their pages no longer latched. The calling
+    /// thread holds no guard.
     ///
     /// # Errors
-    /// If something cannot be written: what was remembered before is still right, and it may be tried again. After a failed
-    /// *sync*, or a panic of a thread while it changed a page, every further attempt fails.
+    /// If something cannot be written: the previous redo point is still valid, and the checkpoint may be tried again.
+    /// After a failed *sync*, or a panic of a thread while it changed a page, every further attempt fails.
     pub fn checkpoint_at(&self, redo: Lsn) -> Result<(), PoolError> {
         self.checkpointer().checkpoint_at(redo, redo)
     }
 
-    /// What a thread needs that takes checkpoints of this pool. It is dropped before the pool is closed.
+    /// An object for a thread that takes checkpoints of this pool. Must be dropped before the pool is closed.
     pub fn checkpointer(&self) -> Checkpointer {
         Checkpointer { allocator: self.allocator.clone(), pause: self.checkpoint_pause }
     }
@@ -378,8 +377,8 @@ impl Pool {
     /// change marks the file as in use again.
     ///
     /// # Errors
-    /// If something cannot be written, or is latched: it is still in memory then, and may be tried again. After a failed
-    /// *sync*, or a panic of a thread while it changed a page, every further attempt fails.
+    /// If something cannot be written, or is latched: it is then still in memory, and this may be tried again. After a
+    /// failed *sync*, or a panic of a thread while it changed a page, every further attempt fails.
     pub fn checkpoint(&mut self) -> Result<(), PoolError> {
         let (evictor, storage) = (self.allocator.evictor(), self.allocator.storage());
         if storage.is_half_changed() {
@@ -391,7 +390,7 @@ impl Pool {
             return Ok(());
         }
         storage.refuse_if_poisoned()?;
-        // Also after an attempt that failed, so that the map which that left behind is freed.
+        // Also after a failed attempt, so that the map which it left behind is freed.
         storage.mark_in_use()?;
         evictor.flush()?;
         if let Some(logged) = storage.logged() {
@@ -400,17 +399,16 @@ impl Pool {
         storage.close(self.allocator.allocate_space_map()?)
     }
 
-    /// Closes the file cleanly. Call [`checkpoint`](Self::checkpoint) first to be able to try again if it
-    /// fails.
+    /// Closes the file cleanly. Call [`checkpoint`](Self::checkpoint) first to be able to try again if it fails.
     ///
     /// # Errors
-    /// As for `checkpoint`. The file will then say, when it is opened, that it was not closed cleanly.
+    /// As for `checkpoint`. The next opening will then report that the file was not closed cleanly.
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
     }
 }
 
-/// Memory of a pool that pages cannot take: see [`Pool::set_aside`]. Dropped before the pool is closed.
+/// Memory of a pool that pages cannot take: see [`Pool::set_aside`]. Must be dropped before the pool is closed.
 #[must_use = "pages may take it at once"]
 pub struct SetAside {
     allocator: Arc<Allocator>,
@@ -430,7 +428,8 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// As [`Pool::checkpoint_at`]; and remembers that what was not committed at `redo` has its records from `undo` on.
+    /// Like [`Pool::checkpoint_at`]; also remembers that the records of what was not committed at `redo` begin at
+    /// `undo`.
     ///
     /// # Errors
     /// As for `Pool::checkpoint_at`.

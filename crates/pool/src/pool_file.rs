@@ -1,4 +1,4 @@
-//! A file that is open, locked and inspected, and not yet a pool: what a recovery needs before pages can be read.
+//! A file that is open, locked and inspected, but not yet a pool: what recovery needs before pages can be read.
 
 use crate::{
     error::PoolError,
@@ -15,20 +15,20 @@ use std::{
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
 use vellum_vm::{CreateMode, DiskFile, File, PageMemory, PageMemoryOptions, physical_bytes};
 
-/// A pool's file before the pool: it is open and locked, and its superblocks and space map have been read.
+/// A pool's file before the pool is started: it is open and locked, and its superblocks and space map have been read.
 ///
-/// One that was not closed and has a log is recovered: [`redo`](Self::redo) says where in the log to begin,
-/// [`note_allocated`](Self::note_allocated) and [`note_freed`](Self::note_freed) take what the log says of space, in its order,
-/// [`start`](Self::start) makes the pool, and [`Pool::redo`](crate::Pool::redo) its pages.
+/// A file that was not closed and has a log is recovered as follows: [`redo`](Self::redo) says where in the log to
+/// begin, [`note_allocated`](Self::note_allocated) and [`note_freed`](Self::note_freed) take the space events of the
+/// log, in order, [`start`](Self::start) makes the pool, and [`Pool::redo`](crate::Pool::redo) redoes its pages.
 #[must_use = "the file is closed at once"]
 pub struct PoolFile {
     pub(crate) options: PoolOptions,
     pub(crate) memory: PageMemory,
     pub(crate) space: SpaceMap,
     pub(crate) superblock: Superblock,
-    /// It was created a moment ago.
+    /// Whether it was created just now.
     pub(crate) fresh: bool,
-    /// The same, on disk.
+    /// The file and its path, if it was created just now on disk.
     pub(crate) created: Option<(Arc<DiskFile>, PathBuf)>,
 }
 
@@ -57,7 +57,7 @@ impl PoolFile {
         if !lifecycle::is_unfinished(&*file, &options.application)? {
             return Ok((Self::open_on(file, options)?, false));
         }
-        // A log that was begun for it is this database's as well. So its name is never lost, however often this is interrupted.
+        // A log begun for the file belongs to this database too. So its id survives, however often this is interrupted.
         let database = lifecycle::begun_database(&*file)?;
         if database.is_none() {
             let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
@@ -85,18 +85,19 @@ impl PoolFile {
     /// Opens a file that was closed cleanly, or has a log.
     ///
     /// # Errors
-    /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged, truncated, in use
-    /// by another process, or was not closed cleanly and has no log or is to be read only; or the system refuses memory.
+    /// If the file does not exist, is not Vellum's, belongs to another application or a later version, is damaged,
+    /// truncated, or in use by another process, or was not closed cleanly and has no log or is opened read-only; or the
+    /// system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
         check(options)?;
         let file = open_file(path.as_ref(), options, CreateMode::OpenExisting)?;
         Self::open_on(Arc::new(file), options)
     }
 
-    /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
+    /// Like [`create`](Self::create), on any empty file, such as a simulated one.
     ///
     /// # Errors
-    /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
+    /// As for `create`; [`PoolError::NotEmpty`] if the file is not empty.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::create_as(file, options, None)
     }
@@ -113,7 +114,7 @@ impl PoolFile {
         Ok(Self { options: options.clone(), memory, space, superblock, fresh: true, created: None })
     }
 
-    /// As [`open`](Self::open), on any file.
+    /// Like [`open`](Self::open), on any file.
     ///
     /// # Errors
     /// As for `open`.
@@ -121,8 +122,8 @@ impl PoolFile {
         Self::open_any(file, options, false)
     }
 
-    /// As [`open_on`](Self::open_on), for reading only: a file that was not closed counts as closed when its last checkpoint was
-    /// taken. Its pages are from different moments.
+    /// Like [`open_on`](Self::open_on), for reading only: a file that was not closed is treated as if it had been
+    /// closed at its last checkpoint. Its pages are from different moments.
     ///
     /// # Errors
     /// As for `open_on`.
@@ -141,7 +142,7 @@ impl PoolFile {
             if options.read_only && !unrecovered {
                 return Err(PoolError::NotClosedCleanly { path, has_log: true });
             }
-            // What the log allocates lies within what the file has grown to.
+            // Extents that the log allocates lie within the size to which the file has grown.
             let size = file.size();
             bytes = bytes
                 .max(size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?);
@@ -151,8 +152,9 @@ impl PoolFile {
         Ok(Self { options: options.clone(), memory, space, superblock, fresh: false, created: None })
     }
 
-    /// Makes certain that storage says what was read: the system's cache may have it only, because a sync failed, or the process was killed
-    /// before it. To be done before a log is given up, or space used, that an earlier superblock needs.
+    /// Makes sure that storage holds the superblocks that were read: they may be only in the system's cache, because a
+    /// sync failed, or the process was killed before it. Do this before discarding a log, or reusing space, that an
+    /// older superblock needs.
     ///
     /// # Errors
     /// If the superblocks cannot be written.
@@ -160,8 +162,8 @@ impl PoolFile {
         lifecycle::write_superblocks(&*self.memory.file, &mut self.superblock)
     }
 
-    /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of version
-    /// 1 has a new one at each opening until it is changed.
+    /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of
+    /// version 1 gets a new one at each opening until it is changed.
     pub fn database(&self) -> [u8; 16] {
         self.superblock.database
     }
@@ -171,23 +173,23 @@ impl PoolFile {
         (self.options.pool_bytes / PAGE_SIZE as u64) as usize
     }
 
-    /// All changes whose records lie before this place of the log are in the file. The log goes on at this place or beyond, also
-    /// if the file was closed.
+    /// All changes whose records lie before this place of the log are in the file. The log continues at this place or
+    /// beyond, even if the file was closed.
     pub fn redo(&self) -> Lsn {
         self.superblock.redo
     }
 
-    /// What was not committed at that place has its records from this one on. Not after it.
+    /// The records of everything not committed at the redo point begin here or later. Not after the redo point.
     pub fn undo(&self) -> Lsn {
         self.superblock.undo.min(self.superblock.redo)
     }
 
-    /// Whether the file was not closed, and its log has what it lacks.
+    /// Whether the file was not closed, so that changes which it lacks are in its log.
     pub fn needs_recovery(&self) -> bool {
         self.superblock.state == State::Logged
     }
 
-    /// Whether it was created a moment ago.
+    /// Whether it was created just now.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
@@ -202,21 +204,21 @@ impl PoolFile {
         self.memory.file.description().path.unwrap_or_default()
     }
 
-    /// Whether exactly this extent is allocated, as far as is known.
+    /// Whether exactly this extent is allocated, as far as known.
     pub fn is_extent(&self, extent: Extent) -> bool {
         !self.is_own(extent) && self.space.is_extent(extent)
     }
 
-    /// Whether an extent lies in the address space that was reserved.
+    /// Whether an extent lies in the reserved address space.
     pub fn has_address(&self, extent: Extent) -> bool {
         extent.head.0.saturating_add(extent.pages.into()) <= self.memory.pages.len() as u64 / PAGE_SIZE as u64
     }
 
-    /// The log says that an extent was allocated. Events are noted in the order of the log; the map may know some of them
-    /// already, and for each page the last one counts.
+    /// Notes that, according to the log, an extent was allocated. Events are noted in the order of the log; the map may
+    /// already include some of them, and for each page the last event counts.
     ///
     /// # Errors
-    /// [`PoolError::CapacityExhausted`] if it lies beyond the address space that was reserved.
+    /// [`PoolError::CapacityExhausted`] if it lies beyond the reserved address space.
     pub fn note_allocated(&mut self, extent: Extent) -> Result<(), PoolError> {
         if extent.pages == 0 || self.is_own(extent) || self.space.note_allocated(extent) {
             return Ok(());
@@ -224,22 +226,22 @@ impl PoolFile {
         Err(PoolError::CapacityExhausted { bytes: self.memory.pages.len() as u64 })
     }
 
-    /// The log says that an extent was freed. See [`note_allocated`](Self::note_allocated).
+    /// Notes that, according to the log, an extent was freed. See [`note_allocated`](Self::note_allocated).
     pub fn note_freed(&mut self, extent: Extent) {
         if !self.is_own(extent) {
             self.space.free(extent);
         }
     }
 
-    /// Whether an extent shares pages with what belongs to the pool. The map of a checkpoint may lie where an extent of the
-    /// application lay that the log frees: that was durable before the map was written there.
+    /// Whether an extent overlaps what belongs to the pool. The map of a checkpoint may lie where an extent of the
+    /// application lay that the log frees: freeing it was durable before the map was written there.
     fn is_own(&self, extent: Extent) -> bool {
         let meets = |own: Extent| own.head < extent.end() && extent.head < own.end();
         extent.head.0 < SUPERBLOCKS || self.superblock.space_map.is_some_and(meets)
     }
 }
 
-/// Gives the database in a closed file another id: it has been restored, and what it was goes on elsewhere, or did.
+/// Gives the database in a closed file a new id: it has been restored, and the original goes on elsewhere, or did.
 ///
 /// # Errors
 /// If the file was not closed, or cannot be written.
@@ -253,13 +255,13 @@ pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), Pool
     lifecycle::write_superblocks(file, &mut superblock)
 }
 
-/// Removes a file whose creation failed: it holds nothing, and would be in the way. No other process can open it while it is
+/// Removes a file whose creation failed: it is empty, and would be in the way. No other process can open it while it is
 /// locked.
 pub(crate) fn remove(created: Option<(Arc<DiskFile>, PathBuf)>) {
     if let Some((file, path)) = created
         && file.was_created()
     {
-        // If that is refused, `open_or_create` will create it anew.
+        // If that is refused, `open_or_create` will create the file anew.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -290,7 +292,7 @@ fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<D
     Ok(DiskFile::open(path, &options.file_options(create))?)
 }
 
-/// Reserves the address space for a file that now has `file_bytes` bytes.
+/// Reserves the address space for a file whose present size is `file_bytes`.
 fn reserve(
     options: &PoolOptions,
     file_bytes: u64,

@@ -1,8 +1,7 @@
-//! The synchronisation primitives that the latches, the parking lot, the resident set and the budget are
-//! made of.
+//! The synchronisation primitives of which the latches, the parking lot, the resident set and the budget are made.
 //!
-//! With `--cfg loom` they are loom's, so that the models in `models` explore every interleaving and every
-//! result that the memory model allows.
+//! With `--cfg loom` they are those of loom, so that the models in `models` explore every interleaving and every result
+//! that the memory model allows.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -17,12 +16,12 @@ pub(crate) use vellum_base::primitive::{
     AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence, spin_loop,
 };
 
-/// Locks what a panic cannot leave half-done: nothing panics under these locks but for a broken invariant.
+/// Locks data that a panic cannot leave half-done: only a broken invariant causes a panic under these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks the same unless another thread has locked it.
+/// Like [`lock`], but returns `None` if another thread holds the lock.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -38,45 +37,45 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 pub(crate) enum Bug {
     /// Nothing orders taking the exclusive latch before what is written under it.
     NoReleaseFence,
-    /// Nothing orders what was read before the second load of the word.
+    /// Nothing orders the optimistic reads before the second load of the word.
     NoAcquireFence,
-    /// Giving up the exclusive latch does not publish what was written under it.
+    /// Releasing the exclusive latch does not publish what was written under it.
     RelaxedRelease,
-    /// Giving up a shared latch does not say that the reads under it are over.
+    /// Releasing a shared latch does not say that the reads under it are over.
     RelaxedSharedRelease,
-    /// The version stays when a page is evicted.
+    /// The version does not change when a page is evicted.
     VersionStaysAtEviction,
-    /// An upgrade takes the latch whatever the version.
+    /// An upgrade takes the latch regardless of the version.
     BlindUpgrade,
-    /// A page is clean when a copy of it was written, whatever the version.
+    /// A page becomes clean after a copy of it was written, regardless of the version.
     BlindClean,
-    /// That a page is clean does not say that its copy was written.
+    /// A page that is seen to be clean does not imply that its copy was written.
     RelaxedClean,
     /// The last shared holder clears the waiting bit and wakes no thread.
     SilentRelease,
     /// The waking thread does not take the bucket's lock.
     WakeWithoutLock,
-    /// A sleeper does not check the word again once it has the bucket's lock.
+    /// A sleeper does not check the word again once it holds the bucket's lock.
     SleepWithoutLook,
-    /// A sleeper looks at the queues before it announces that it waits.
+    /// A sleeper looks at the queues before it announces that it is waiting.
     LookBeforeAnnouncing,
     /// A page is latched for a queue before the queue is locked. Only the model of `io::miss_queue` has it.
     LatchBeforeLock,
     /// Two threads may insert into the same slot.
     InsertWithoutExchange,
-    /// A search ends at the first empty slot, as if nothing were ever removed.
+    /// A search ends at the first empty slot, as if no entry were ever removed.
     RemoveStopsAtEmpty,
-    /// Nothing orders the evictor's "I sleep" before its look at the count.
+    /// Nothing orders the evictor's "I am asleep" before its look at the count.
     EvictorFence,
-    /// Nothing orders the count before the check whether the evictor sleeps.
+    /// Nothing orders the count before the check whether the evictor is asleep.
     ReserverFence,
-    /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
+    /// A page ceases to be a head only after its latch has been released. Only the model of `space` has it.
     FreedAfterTheLatch,
     /// An append hint is accepted whatever happened while it was read.
     OneLookAtTheTurn,
     /// Nothing orders an append hint's odd turn before its words.
     NoFenceAfterTheTurn,
-    /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
+    /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }
 
@@ -89,7 +88,7 @@ pub(crate) const fn planted(_: Bug) -> bool {
 
 #[cfg(loom)]
 std::thread_local! {
-    /// All threads of a model run on one thread of the system, each model on its own.
+    /// All threads of a model run on one thread of the system, and each model has its own.
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 

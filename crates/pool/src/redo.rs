@@ -1,4 +1,4 @@
-//! The redo of pages that are not in memory. Nobody sees such a page before it has all its changes.
+//! The redo of pages that are not in memory. No thread sees such a page before it has all its changes.
 
 use crate::{
     allocator::Allocator,
@@ -12,42 +12,42 @@ use crate::{
 use std::sync::{Arc, Weak};
 use vellum_base::{Extent, PageId, PageKind};
 
-/// Redoes pages of a pool, on any thread. Dropped before the pool is closed.
+/// Redoes pages of a pool, on any thread. Must be dropped before the pool is closed.
 pub struct Redoer {
     allocator: Arc<Allocator>,
 }
 
 impl Pool {
-    /// What redoes pages of this pool.
+    /// An object that redoes pages of this pool.
     pub fn redoer(&self) -> Redoer {
         Redoer { allocator: self.allocator().clone() }
     }
 }
 
 impl Redoer {
-    /// From now on `redo` is asked before a page is read that is not in memory, until [`end_on_demand`](Self::end_on_demand). If it is
-    /// dropped before that, nothing can be read any more.
+    /// From now on, before a page that is not in memory is read, `redo` is asked, until
+    /// [`end_on_demand`](Self::end_on_demand). If `redo` is dropped before that, nothing can be read any more.
     pub fn begin_on_demand(&self, redo: Weak<dyn RedoOnDemand>) {
         self.allocator.io.faults.on_demand.begin(redo);
     }
 
-    /// All pages are as the log tells.
+    /// Ends redo on demand: all pages are as the log says.
     pub fn end_on_demand(&self) {
         self.allocator.io.faults.on_demand.end();
     }
 
-    /// Redoes a page, as [`Pool::redo`] does, unless it is in memory, or not allocated: then it is right already. It is in memory for other threads
-    /// when `change` has returned.
+    /// Redoes a page, as [`Pool::redo`] does, unless it is in memory or not allocated: then it is right already. Other
+    /// threads can use the page once `change` has returned.
     ///
     /// # Errors
-    /// If it cannot be read, is damaged, or does not fit into the pool; [`PoolError::Corruption`] with what `change` says.
+    /// If it cannot be read, is damaged, or does not fit into the pool; [`PoolError::Corruption`] if `change` fails.
     pub fn redo_evicted(
         &self,
         page: PageId,
         is_fresh: bool,
         change: impl FnOnce(&mut [u8]) -> Result<(), String>,
     ) -> Result<(), PoolError> {
-        // It is not admitted as a change is: what needs the page may read it after a sync has failed.
+        // Not admitted like a change: a thread that needs the page may read it after a sync has failed.
         let (allocator, extent) = (&*self.allocator, Extent::page(page));
         allocator.storage().mark_in_use()?;
         if !self.latch(extent)? {
@@ -68,7 +68,7 @@ impl Redoer {
         })
     }
 
-    /// Latches a page that is not in memory, and reserves its memory; false if it is in memory, or not allocated.
+    /// Latches a page that is not in memory, and reserves its memory; false if it is in memory or not allocated.
     fn latch(&self, extent: Extent) -> Result<bool, PoolError> {
         let io = &self.allocator.io;
         while self.allocator.storage().is_allocated(extent) {
@@ -76,7 +76,7 @@ impl Redoer {
             match io.faults.latch_missing(&Miss::certain(extent), reserve) {
                 Ok(Begun::Latched) => io.wait(extent.head, Want::Exclusive),
                 Ok(begun) => return Ok(begun == Begun::Reading),
-                // It has been freed meanwhile.
+                // The page has been freed meanwhile.
                 Err(PoolError::Corruption { fault: Fault::NotAllocated, .. }) => break,
                 Err(error) => return Err(error),
             }

@@ -1,6 +1,6 @@
-//! A file whose superblocks or whose space map are damaged: what is left of them, and new ones made of what a scan has found.
+//! What is left of damaged superblocks and space maps of a file, and new ones made from the results of a scan.
 //!
-//! Nothing here changes the damaged file: new ones are written over it in memory (`OverlayFile`).
+//! Nothing here changes the damaged file: the new ones are written over it in memory (`OverlayFile`).
 
 use crate::{
     error::PoolError,
@@ -15,9 +15,9 @@ use crate::{
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::File;
 
-/// What is left of a file's superblocks.
+/// The remains of a file's superblocks.
 pub struct Remains {
-    /// The newer one that is sound.
+    /// The newer of the sound superblocks.
     superblock: Option<Superblock>,
     application: String,
 }
@@ -26,29 +26,29 @@ impl Remains {
     /// Reads the superblocks.
     ///
     /// # Errors
-    /// If one of them says that the file is of another application, of a later version, or not a database; or they cannot be read.
+    /// If one belongs to another application or a later version, or the file is no database; or they cannot be read.
     pub fn of(file: &dyn File, options: &PoolOptions) -> Result<Self, PoolError> {
         let superblock = left_superblock(file, &options.application)?;
         Ok(Self { superblock, application: options.application.clone() })
     }
 
-    /// Whether a superblock is sound: then the roots of the application are known, and how the file was left.
+    /// Whether a superblock is sound: then the application's roots are known, and whether the file was closed.
     pub fn has_superblock(&self) -> bool {
         self.superblock.is_some()
     }
 
-    /// A root of the application, if it is known.
+    /// A root of the application, if known.
     pub fn root_slot(&self, slot: usize) -> Option<u64> {
         self.superblock.as_ref().and_then(|superblock| superblock.roots.get(slot)).copied()
     }
 
-    /// The page that a new file allocates first.
+    /// The first page that a new file allocates.
     pub fn first_page() -> PageId {
         PageId(crate::file::superblock::SUPERBLOCKS)
     }
 
-    /// Writes superblocks, and behind all pages of the file a space map by which these extents are allocated. Without a superblock
-    /// that is left the file is one that was closed, and has one root, in slot 0.
+    /// Writes superblocks, and after all pages of the file a space map in which these extents are allocated. If no
+    /// superblock is left, the file becomes a closed one, with one root, in slot 0.
     ///
     /// # Errors
     /// If they cannot be written, or the system refuses memory.

@@ -29,7 +29,7 @@ impl AlignedBuffer {
     /// Allocates `bytes` zero bytes.
     ///
     /// # Panics
-    /// If `bytes` exceeds what an allocation may have (half the address space).
+    /// If `bytes` exceeds the limit of an allocation (half the address space).
     pub fn new(bytes: usize) -> Self {
         let Some(layout) = Self::layout(bytes) else { return Self { address: Self::nowhere(), bytes: 0 } };
         // SAFETY: the layout's size is not zero.
@@ -40,7 +40,7 @@ impl AlignedBuffer {
         }
     }
 
-    /// The layout of an allocation of so many bytes; none if there are none.
+    /// The layout of an allocation of this many bytes; `None` for zero bytes.
     fn layout(bytes: usize) -> Option<Layout> {
         assert!(bytes <= isize::MAX as usize - PAGE_SIZE, "an allocation of {bytes} bytes is too large");
         let layout = Layout::from_size_align(bytes, PAGE_SIZE).ok();

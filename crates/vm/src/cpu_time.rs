@@ -4,14 +4,14 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 /// The processor time that this process has used so far, without that of the calling thread; zero if the system does
-/// not tell.
+/// not report it.
 pub fn cpu_time_of_others() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(clock(libc::CLOCK_THREAD_CPUTIME_ID))
 }
 
 fn clock(which: libc::clockid_t) -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the call fills the structure, or leaves it as it is; all zeroes are a valid one.
+    // SAFETY: the call fills the structure, or leaves it as it is; all zeroes are a valid structure.
     let time = unsafe {
         libc::clock_gettime(which, time.as_mut_ptr());
         time.assume_init()

@@ -1,4 +1,4 @@
-//! A place where files are, by name: a directory of the file system, or a simulated disk.
+//! A place for files, by name: a directory of the file system, or a simulated disk.
 
 use crate::disk::{DiskFile, sync_directory};
 use crate::{File, FileOptions, VmError};
@@ -9,44 +9,43 @@ use std::sync::Arc;
 
 /// Opens, lists, renames and removes files. Shared by threads.
 pub trait Directory: Send + Sync + fmt::Debug {
-    /// Makes the directory itself if it is not there. By default there is nothing to make.
+    /// Creates the directory itself if it does not exist. By default there is nothing to create.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// The errors of the file system.
     fn make(&self) -> Result<(), VmError> {
         Ok(())
     }
 
-    /// Opens the file of this name, and creates it if the options say so. That there is such a file is
-    /// durable when this returns.
+    /// Opens the file of this name, and creates it if the options say so. The existence of the file is durable when
+    /// this returns.
     ///
     /// # Errors
-    /// As [`DiskFile::open`].
+    /// As for [`DiskFile::open`].
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError>;
 
     /// The names of all files, sorted.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// The errors of the file system.
     fn names(&self) -> io::Result<Vec<String>>;
 
     /// Removes a file. Open handles stay usable. Durable after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is no such file, or what the file system reports.
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or the errors of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file another name, in one step, and removes the file that had it. Durable after
-    /// [`sync`](Self::sync).
+    /// Renames a file, atomically, and removes the file that had the new name. Durable after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is no such file, or what the file system reports.
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or the errors of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Makes names durable.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// The errors of the file system.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -75,7 +74,7 @@ impl DiskDirectory {
         Self { path: path.to_owned() }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -99,7 +98,7 @@ impl Directory for DiskDirectory {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
-            // What is not a file, or has a name that is no text, is not ours.
+            // Entries that are not files, or whose names are not text, are not ours.
             if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
                 names.push(name);
             }

@@ -1,10 +1,10 @@
 //! Files on a file system: opening, locking, direct I/O, growing, syncing.
 //!
-//! A single read or write goes through `pread` or `pwrite`, which is as fast as anything for one. Batches
-//! go through io_uring where the kernel allows it.
+//! A single read or write goes through `pread` or `pwrite`, which is as fast as anything for one request. Batches go
+//! through io_uring where the kernel allows it.
 //!
-//! A failed sync is final: Linux may have dropped the data it could not write and report success for the
-//! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
+//! A failed sync is final: Linux may have dropped the data that it could not write and report success for the next
+//! call, so a [`DiskFile`] repeats the failure for as long as it is open.
 
 use crate::file::{File, FileDescription, FileOptions};
 use crate::lock::open_locked;
@@ -23,8 +23,8 @@ use vellum_base::PAGE_SIZE;
 
 /// A file of pages on a file system.
 ///
-/// While it is open it is locked (`flock`): against everybody if it is writable, against writers if not.
-/// Dropping it gives the lock back.
+/// While it is open it is locked (`flock`): against all others if it is writable, against writers if not. Dropping it
+/// releases the lock.
 #[derive(Debug)]
 pub struct DiskFile {
     plain: Plain,
@@ -33,30 +33,31 @@ pub struct DiskFile {
     created: bool,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
-    /// The same file, opened once more for writes into the system's page cache, if reads and writes go past that.
+    /// The same file, opened a second time for writes into the system's page cache, if reads and writes bypass that
+    /// cache.
     cached: OnceLock<Plain>,
-    /// Locked while somebody writes through the system's page cache.
+    /// Locked while a thread writes through the system's page cache.
     writing: Mutex<()>,
     /// Whether the size changed since the last sync.
     resized: AtomicBool,
-    /// The error number of the first sync that failed; 0 as long as none has.
+    /// The error number of the first failed sync; 0 as long as none has failed.
     sync_failure: AtomicI32,
 }
 
 impl DiskFile {
-    /// Opens, and perhaps creates, the file at `path` and locks it. A directory entry that this creates is
-    /// durable when it returns, and gone again if it fails. It waits briefly for a lock, because that of a process
-    /// which was killed outlives it for a moment.
+    /// Opens, and possibly creates, the file at `path` and locks it. A directory entry that this creates is durable
+    /// when it returns, and gone again if it fails. It waits briefly for the lock, because the lock of a killed process
+    /// outlives the process for a moment.
     ///
     /// # Errors
     /// [`VmError::Open`] if the file system refuses, [`VmError::Locked`] if another process or handle has it open,
-    /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if what the options insist on cannot
-    /// be had.
+    /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if something that the options insist on is not
+    /// available.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, VmError> {
         let (file, created) = open_locked(path, options)?;
         let prepared = prepare(&file, created, path, options).inspect_err(|_| {
             if created {
-                // It is empty, and nobody else can have it while it is locked.
+                // The file is empty, and no other process can have it while it is locked.
                 let _ = std::fs::remove_file(path);
             }
         });
@@ -78,13 +79,14 @@ impl DiskFile {
         self.created
     }
 
-    /// Keeps others from writing to a file through the system's page cache, because the system tells of a failure once.
+    /// Keeps other threads from writing through the system's page cache, because the system reports a failure only
+    /// once.
     fn begin_writing(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.plain.direct).then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until what was written through the system's page cache has left it. If it cannot, the system forgets it
-    /// sooner or later, and a read would find what was there before; so nobody may give up their copy before this.
+    /// Waits until data that was written through the system's page cache has left it. If that fails, the system forgets
+    /// the data sooner or later, and a read would find the old data; so no thread may discard its copy before this.
     fn await_storage(&self, places: impl Iterator<Item = (u64, usize)> + Clone) -> io::Result<()> {
         if self.plain.direct {
             return Ok(());
@@ -98,7 +100,7 @@ impl DiskFile {
                 let outcome =
                     unsafe { libc::sync_file_range(self.plain.file.as_raw_fd(), start, length, flags) };
                 let error = io::Error::last_os_error();
-                // A system that cannot wait for a part of a file tells of a failure when all of it is synced.
+                // A system that cannot wait for a part of a file reports a failure when the whole file is synced.
                 if outcome != 0 && !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) {
                     return Err(error);
                 }
@@ -107,8 +109,8 @@ impl DiskFile {
         Ok(())
     }
 
-    /// Makes the file system find storage for a part of the file, by writing to it: what was promised to be there must
-    /// not be missing when pages are written.
+    /// Makes the file system find storage for a part of the file, by writing to it: storage that was promised must not
+    /// be missing when pages are written.
     fn write_zeroes(&self, from: u64, to: u64) -> io::Result<()> {
         const BYTES_MAX: usize = 1 << 20;
         let bytes = |at: u64| usize::try_from(to - at).map_or(BYTES_MAX, |left| left.min(BYTES_MAX));
@@ -130,15 +132,15 @@ impl DiskFile {
         if let Some(cached) = self.cached.get() {
             return Ok(cached);
         }
-        // By its descriptor, because it may have another name by now.
+        // By its descriptor, because its name may have changed.
         let name = format!("/proc/self/fd/{}", self.plain.file.as_raw_fd());
         let file = std::fs::OpenOptions::new().read(true).write(true).open(name)?;
         Ok(self.cached.get_or_init(|| Plain { file, direct: false, read_only: self.plain.read_only }))
     }
 
-    /// The size and whatever else the file system knows changed.
+    /// Notes that the size, or other metadata of the file system, has changed.
     fn note_resized(&self) {
-        // Release, with the acquire in `sync`: a thread that sees the mark syncs after the change.
+        // Release: pairs with the acquire in `sync`. A thread that sees the mark syncs after the change.
         self.resized.store(true, Ordering::Release);
     }
 }
@@ -158,7 +160,7 @@ impl File for DiskFile {
 
     fn write_cached_from(&self, offset: u64, source: &[u8]) -> io::Result<()> {
         self.plain.check_writable()?;
-        // Where there is no `/proc` it takes longer.
+        // Without `/proc`, this takes longer.
         let Ok(cached) = self.cached() else { return self.write_from(offset, source) };
         // SAFETY: the slice is borrowed for the length of the call.
         unsafe { cached.write(offset, source.as_ptr(), source.len()) }
@@ -186,7 +188,7 @@ impl File for DiskFile {
             |request: &&mut Request| request.operation == Operation::Write && request.result.is_ok();
         let places = requests.iter_mut().filter(written).map(|request| (request.offset, request.bytes));
         if let Err(error) = self.await_storage(places.collect::<Vec<_>>().into_iter()) {
-            // Which of them it was the system does not tell.
+            // The system does not tell which of them failed.
             for request in requests.iter_mut().filter(written) {
                 request.result = Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)));
             }
@@ -198,7 +200,7 @@ impl File for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Acquire and release: a failure that a thread finds is there for good; nothing else is ordered by it.
+        // Acquire and release: a failure that a thread finds is final; nothing else is ordered by it.
         let failure = self.sync_failure.load(Ordering::Acquire);
         if failure != 0 {
             return Err(io::Error::from_raw_os_error(failure));
@@ -233,7 +235,7 @@ impl File for DiskFile {
             other => other,
         }
         .inspect_err(|_| {
-            // The file system may have got part of the way. Best effort: larger does no harm.
+            // The file system may have allocated part of it. Best effort: a larger file does no harm.
             let _ = self.plain.file.set_len(from);
         })
     }
@@ -267,20 +269,20 @@ impl File for DiskFile {
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
-        // Closing would do, but a child made by `fork` may hold another descriptor of the same open file.
+        // Closing would suffice, but a child made by `fork` may hold another descriptor of the same open file.
         let _ = self.plain.file.unlock();
     }
 }
 
-/// Makes durable which files there are in a directory.
+/// Makes the entries of a directory durable.
 ///
 /// # Errors
-/// What the file system reports.
+/// The errors of the file system.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     std::fs::File::open(directory)?.sync_all()
 }
 
-/// The directory of a file.
+/// The directory that contains a file.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
@@ -288,18 +290,18 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Whether a file system never needs room to store a page that has room already. One that writes to another place each time
-/// may find none when a mapped page is stored, of which the process would hear by a signal only.
+/// Whether a file system never needs new room to store a page that already has room. A file system that writes to a new
+/// place each time may find none when a mapped page is stored, and the process would learn of that only by a signal.
 fn keeps_room(descriptor: RawFd) -> bool {
     const EXT: u32 = 0xef53;
     const XFS: u32 = 0x5846_5342;
     const TMPFS: u32 = 0x0102_1994;
     let mut about = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: there is room for the answer.
+    // SAFETY: there is room for the result.
     if unsafe { libc::fstatfs(descriptor, about.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: zeroed, or written by the call.
+    // SAFETY: it is zeroed, or written by the call.
     let kind = unsafe { about.assume_init() }.f_type as u32;
     matches!(kind, EXT | XFS | TMPFS)
 }
@@ -322,7 +324,7 @@ fn prepare(
     Ok((choose_direct(file, path, options.direct)?, choose_engine(path, options)?))
 }
 
-/// Sets rings up if they are wanted or, with no wish, possible.
+/// Sets rings up if they are wanted or, without a preference, if possible.
 fn choose_engine(path: &Path, options: &FileOptions) -> Result<Option<RingPool>, VmError> {
     let unavailable = |engine, source| VmError::EngineUnavailable { path: path.to_owned(), engine, source };
     match options.engine {
@@ -338,7 +340,7 @@ fn choose_engine(path: &Path, options: &FileOptions) -> Result<Option<RingPool>,
     }
 }
 
-/// Switches direct I/O on if it is wanted or, with no wish, possible; says whether it is on.
+/// Switches direct I/O on if it is wanted or, without a preference, if possible; returns whether it is on.
 fn choose_direct(file: &std::fs::File, path: &Path, wish: Option<bool>) -> Result<bool, VmError> {
     if wish == Some(false) {
         return Ok(false);
@@ -350,7 +352,7 @@ fn choose_direct(file: &std::fs::File, path: &Path, wish: Option<bool>) -> Resul
     }
 }
 
-/// Switches direct I/O on, or says why that cannot be.
+/// Switches direct I/O on, or says why that is impossible.
 fn enable_direct(file: &std::fs::File) -> Result<(), String> {
     const PAGE: u32 = PAGE_SIZE as u32;
     let descriptor = file.as_raw_fd();
@@ -367,7 +369,7 @@ fn enable_direct(file: &std::fs::File) -> Result<(), String> {
     }
     set_direct(descriptor, true).map_err(|error| error.to_string())?;
     prove_direct(file).map_err(|error| {
-        // Best effort: a file that cannot be switched back is going to fail its first read.
+        // Best effort: a file that cannot be switched back will fail its first read.
         let _ = set_direct(descriptor, false);
         format!("reading its first page failed: {error}")
     })
@@ -378,16 +380,16 @@ fn prove_direct(file: &std::fs::File) -> io::Result<()> {
     let mut page = AlignedBuffer::new(PAGE_SIZE);
     match std::os::unix::fs::FileExt::read_at(file, &mut page, 0) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
-        // A device that fails is reported when the page is asked for.
+        // A failing device is reported when the page is needed.
         _ => Ok(()),
     }
 }
 
-/// Whether the file system keeps its files in memory, so that bypassing a cache means nothing.
+/// Whether the file system keeps its files in memory, so that bypassing a cache is meaningless.
 #[expect(clippy::unnecessary_cast, reason = "the type of `f_type` differs among architectures")]
 fn is_in_memory(descriptor: RawFd) -> bool {
     let mut about = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills the structure if it reports success, and only then is it looked at.
+    // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
     unsafe {
         libc::fstatfs(descriptor, about.as_mut_ptr()) == 0
             && matches!(about.assume_init().f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC)
@@ -399,12 +401,12 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// `RAMFS_MAGIC` of statfs(2).
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// What direct I/O on this file wants memory and offsets to be multiples of, in bytes; zeroes if the file
-/// system lacks it, nothing if the kernel (before 6.1) does not tell.
+/// The alignment, in bytes, that direct I/O on this file requires of memory and of offsets; zeroes if the file system
+/// lacks direct I/O, `None` if the kernel (before 6.1) does not report it.
 fn direct_alignment(descriptor: RawFd) -> Option<(u32, u32)> {
     let mut about = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the path is an empty string that ends in zero, as AT_EMPTY_PATH wants, and the kernel fills
-    // the structure, which is valid as zeroes too.
+    // SAFETY: the path is an empty string that ends in zero, as AT_EMPTY_PATH requires, and the kernel fills the
+    // structure, which is also valid as zeroes.
     let about = unsafe {
         let flags = libc::AT_EMPTY_PATH;
         if libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_DIOALIGN, about.as_mut_ptr()) != 0 {
@@ -430,7 +432,7 @@ fn set_direct(descriptor: RawFd, on: bool) -> io::Result<()> {
 fn allocate(descriptor: RawFd, from: u64, to: u64) -> io::Result<()> {
     let (start, length) = (file_offset(from, 0)?, file_offset(to - from, 0)?);
     loop {
-        // SAFETY: changes the file of an open descriptor, no memory.
+        // SAFETY: changes the file of an open descriptor, and no memory.
         if unsafe { libc::fallocate(descriptor, 0, start, length) } == 0 {
             return Ok(());
         }
@@ -446,11 +448,11 @@ fn lacks_allocation(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))
 }
 
-/// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE). The kernel would send a signal that
-/// ends the process.
+/// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE). The kernel would send a signal that ends the
+/// process.
 fn check_size_limit(to: u64) -> io::Result<()> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: the kernel fills the structure if it reports success, and only then is it looked at.
+    // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
     let most = unsafe {
         if libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) != 0 {
             return Ok(());

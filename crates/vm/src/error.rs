@@ -1,7 +1,6 @@
-//! What can go wrong when memory is reserved, pages are released or a file is opened.
+//! Errors of reserving memory, releasing pages and opening files.
 //!
-//! Reads and writes of an open file fail with [`std::io::Error`] instead: the caller knows which
-//! page it was about.
+//! Reads and writes of an open file fail with [`std::io::Error`] instead: the caller knows which page was concerned.
 
 use crate::{IoEngine, ReleaseMethod};
 use std::fmt;
@@ -9,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use vellum_base::{PAGE_SIZE, shown};
 
-/// Why the kernel, or this layer on its behalf, refused something.
+/// The reason why the kernel, or this layer on its behalf, refused something.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmError {
@@ -46,7 +45,7 @@ pub enum VmError {
         source: io::Error,
     },
 
-    /// The kernel would not treat a mapping as it was told to.
+    /// The kernel refused advice on a mapping.
     #[error("cannot set {advice} on the {bytes} bytes mapped for {purpose}: {source}")]
     Advise {
         /// What the memory is for.
@@ -59,7 +58,7 @@ pub enum VmError {
         source: io::Error,
     },
 
-    /// A method of releasing pages was asked for that does not work here.
+    /// A method of releasing pages was requested that does not work here.
     #[error(
         "releasing pages with {method} does not work here: {source}. Leave the choice of method to Vellum, \
          or use a kernel that supports it (process_madvise: Linux 6.13; exmap: the module in kernel/exmap, and enough \
@@ -72,10 +71,10 @@ pub enum VmError {
         source: io::Error,
     },
 
-    /// There was no memory for pages, although the pool has it.
+    /// The system had no memory for pages, although the pool has it.
     #[error("cannot bring memory to the {bytes} bytes at {address:#x}: {source}")]
     Supply {
-        /// Where the range begins that got none, or not all.
+        /// The beginning of the range that got no memory, or not all of it.
         address: usize,
         /// Its size in bytes.
         bytes: usize,
@@ -86,7 +85,7 @@ pub enum VmError {
     /// The kernel would not release pages.
     #[error("cannot release {bytes} bytes of memory at {address:#x}: {source}")]
     Release {
-        /// Where the range begins that was refused.
+        /// The beginning of the range that was refused.
         address: usize,
         /// Its size in bytes.
         bytes: usize,
@@ -115,13 +114,13 @@ pub enum VmError {
     Locked {
         /// The file.
         path: PathBuf,
-        /// Who has it open.
+        /// The holder of the lock.
         holder: LockHolder,
         /// Whether it was to be opened for writing.
         to_write: bool,
     },
 
-    /// Direct I/O was asked for and cannot be had.
+    /// Direct I/O was requested and is not available.
     #[error(
         "direct I/O on {} is not possible: {reason}. Allow buffered I/O, or put the file on another file system",
         shown(path)
@@ -133,7 +132,7 @@ pub enum VmError {
         reason: String,
     },
 
-    /// An I/O engine was asked for and cannot be had.
+    /// An I/O engine was requested and is not available.
     #[error(
         "the I/O engine {engine} cannot be used for {}: {source}. Leave the choice of engine to Vellum, or allow \
          io_uring (sysctl kernel.io_uring_disabled=0, the container's seccomp profile, RLIMIT_MEMLOCK)",
@@ -148,19 +147,19 @@ pub enum VmError {
         source: io::Error,
     },
 
-    /// A name that stands for nothing.
+    /// An unknown name.
     #[error("{name:?} is not a {what}; use one of: {known}")]
     UnknownName {
         /// What it should have named.
         what: &'static str,
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The known names.
         known: &'static str,
     },
 }
 
-/// Who has a file open.
+/// The process or handle that has a file open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LockHolder {

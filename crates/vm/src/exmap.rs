@@ -1,21 +1,21 @@
-//! Page tables that this process drives itself: the device `/dev/exmap` of the module in `kernel/exmap`.
+//! Page tables that this process manages itself: the device `/dev/exmap` of the module in `kernel/exmap`.
 //!
-//! An [`Exmap`] is one *area* of address space and the *pool* of physical pages that may be mapped in it.
-//! Nothing is mapped there by a fault: pages come by [`supply`](Exmap::supply) or [`read`](Exmap::read) and go
-//! by [`release`](Exmap::release), each a vector in one call. The pool is allocated, and charged to the locked
-//! memory of the process, when the area is made.
+//! An [`Exmap`] is one *area* of address space and the *pool* of physical pages that may be mapped in it. No fault maps
+//! anything there: pages come by [`supply`](Exmap::supply) or [`read`](Exmap::read) and go by
+//! [`release`](Exmap::release), each a vector in one call. The pool is allocated, and charged to the locked memory of
+//! the process, when the area is created.
 //!
 //! # Loads from pages that are not mapped
-//! Optimistic readers may touch a page a moment after it was released. The area is set up so that such a load
-//! reads zeroes (`EXMAP_FAULTS_BLANK`), as in anonymous memory, and the reader finds out at validation. So no
-//! signal is ever raised and none need be handled. A handler could not do it: Rust has no way to leave it for
-//! the place where the read began, and to step over the load one would have to know every load that the compiler
-//! made of optimistic reads. A *store* to such a page is a broken invariant, and does raise `SIGSEGV`.
+//! Optimistic readers may touch a page just after it was released. The area is set up so that such a load reads zeroes
+//! (`EXMAP_FAULTS_BLANK`), as in anonymous memory, and the reader notices at validation. So no signal is ever raised
+//! and none need be handled. A signal handler could not do this: Rust has no way to jump from it to the place where the
+//! read began, and to step over the load the handler would have to know every load that the compiler generated for
+//! optimistic reads. A *store* to such a page is a broken invariant, and does raise `SIGSEGV`.
 //!
 //! # Interfaces
-//! The module has up to 256 free lists, so that threads do not meet. Each thread uses the list that its number
-//! selects: one of its own, as long as there are no more threads than lists. Pages that one list lacks are taken
-//! from others by the module.
+//! The module has up to 256 free lists, so that threads do not contend. Each thread uses the list that its number
+//! selects: a list of its own, as long as there are no more threads than lists. If one list runs short, the module
+//! takes pages from other lists.
 
 use crate::memory::{Mapping, PageRange};
 use std::ffi::{c_int, c_ulong};
@@ -29,20 +29,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_base::{PAGE_SIZE, primitive::thread_number};
 
-/// Where the device is, if the module is loaded.
+/// The path of the device, if the module is loaded.
 const DEVICE: &str = "/dev/exmap";
-/// The most interfaces that the module knows.
+/// The most interfaces that the module supports.
 const INTERFACES_MAX: usize = 256;
-/// An interface costs a page, so a pool has one for so many.
+/// An interface costs a page, so a pool has one interface for each group of this many pages.
 const PAGES_PER_INTERFACE: usize = 64;
-/// How many pages there are beyond those that the owner reserves. Pages that were released while the kernel
-/// still held them, at the end of a write, say, come back only when it lets go.
+/// The number of pages beyond those that the owner reserves. Pages that were released while the kernel still held them,
+/// for example at the end of a write, come back only when the kernel lets go of them.
 const SPARE_PAGES: usize = 64;
-/// How often a call that found no page is repeated at once, and then after a millisecond each.
+/// How often a call that found no page is repeated at once, and then after a millisecond each time.
 const TRIES_AT_ONCE: u32 = 100;
 const TRIES_MAX: u32 = 3000;
 
-/// What `kernel/exmap/exmap.h` defines.
+/// The definitions of `kernel/exmap/exmap.h`.
 mod abi {
     pub const SETUP: u64 = 0x4018_6b01;
     pub const VERSION: u64 = 0x8010_6b10;
@@ -112,19 +112,19 @@ mod abi {
     const _: () = assert!(size_of::<Options>() == 16 && size_of::<Counters>() == 96);
 }
 
-/// What an area has done since it was made.
+/// What an area has done since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ExmapCounters {
-    /// Pages that came, by reads too.
+    /// Pages that came, including those of reads.
     pub pages_supplied: u64,
     /// Pages that went.
     pub pages_released: u64,
-    /// Pages that were read by the module itself, in the call that brought them.
+    /// Pages that the module itself has read, in the call that supplied them.
     pub pages_read: u64,
     /// TLB flushes for releases.
     pub flushes: u64,
-    /// TLB flushes because a page had been read while it was not there.
+    /// TLB flushes because a page had been read while it was not mapped.
     pub flushes_blank: u64,
     /// Pages that an interface took from another one.
     pub pages_stolen: u64,
@@ -148,7 +148,7 @@ pub(crate) struct Exmap {
     base: NonNull<u8>,
     bytes: usize,
     interfaces: u64,
-    /// The most ranges that go into one call.
+    /// The most ranges for one call.
     ranges_max: usize,
     /// Whether reads come from a file on disk, at the same offset as in the area.
     has_file: bool,
@@ -160,11 +160,11 @@ unsafe impl Send for Exmap {}
 unsafe impl Sync for Exmap {}
 
 impl Exmap {
-    /// Makes an area of `wanted` bytes or, where that is refused, less, down to `least`; and a pool of
-    /// `pool_pages` pages, and some more. Reads come from `file`.
+    /// Creates an area of `wanted` bytes or, where that is refused, less, down to `least`; and a pool of `pool_pages`
+    /// pages, plus some spare ones. Reads come from `file`.
     ///
     /// # Errors
-    /// If there is no device, it is another one, or the kernel refuses memory or address space.
+    /// If there is no device, it is a different one, or the kernel refuses memory or address space.
     pub fn reserve(
         wanted: usize,
         least: usize,
@@ -199,18 +199,18 @@ impl Exmap {
         address.addr().wrapping_sub(self.base.addr().get()) < self.bytes
     }
 
-    /// Whether [`read`](Self::read) can read what is at `offset` of the file to `address`.
+    /// Whether [`read`](Self::read) can read the bytes at `offset` of the file to `address`.
     pub fn can_read(&self, offset: u64, address: *const u8) -> bool {
         self.has_file && self.contains(address) && offset == (address.addr() - self.base.addr().get()) as u64
     }
 
-    /// The interface of this thread: its number, as the standard library counts.
+    /// The interface of this thread: the thread's number, as the standard library counts.
     fn interface(&self) -> u32 {
         (thread_number() % self.interfaces) as u32
     }
 
-    /// Maps pages wherever there are none in the ranges, in one call for all. They hold anything. Gives for each
-    /// range how many came, or why not all did; those that did remain.
+    /// Maps pages wherever the ranges have none, in one call for all. Their contents are arbitrary. Returns for each
+    /// range how many pages came, or why not all of them did; pages that came stay.
     pub fn supply(&self, ranges: impl Iterator<Item = PageRange>) -> Vec<io::Result<usize>> {
         let mut todo: Vec<abi::Range> = ranges.map(|range| self.range(range)).collect();
         let mut come = vec![0; todo.len()];
@@ -227,8 +227,8 @@ impl Exmap {
                 let number = failure.raw_os_error().unwrap_or(libc::EIO);
                 return todo.iter().map(|_| Err(io::Error::from_raw_os_error(number))).collect();
             }
-            // There is a page for every reservation; some are on their way between two lists, or held
-            // by a write that is just over.
+            // There is a page for every reservation; some are on their way between two lists, or held by a write that
+            // has just ended.
             if !lacking || !patience.wait() {
                 break;
             }
@@ -240,10 +240,10 @@ impl Exmap {
         todo.iter().zip(come).map(outcome).collect()
     }
 
-    /// Takes all pages out of the ranges, with one TLB flush for all.
+    /// Removes all pages from the ranges, with one TLB flush for all.
     ///
     /// # Errors
-    /// What the module reports; then some may be left.
+    /// The errors of the module; some pages may then be left.
     ///
     /// # Safety
     /// As for [`Releaser::release`](crate::Releaser::release).
@@ -258,12 +258,12 @@ impl Exmap {
         Ok(())
     }
 
-    /// Maps `bytes` bytes at `address`, which [`can_read`](Self::can_read) has confirmed, and fills them from the
-    /// file, in one call if all goes well. Says how many were; beyond them nothing was changed.
+    /// Maps `bytes` bytes at `address`, which [`can_read`](Self::can_read) has confirmed, and fills them from the file,
+    /// in one call if all goes well. Returns how many bytes were filled; beyond them nothing was changed.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] past the end of the file; `EEXIST` at a page that is there already; or
-    /// what the file reports.
+    /// [`io::ErrorKind::UnexpectedEof`] past the end of the file; `EEXIST` at a page that is already mapped; or the
+    /// errors of the file.
     ///
     /// # Safety
     /// As for [`File::read`](crate::File::read).
@@ -294,7 +294,7 @@ impl Exmap {
     /// What the area has done.
     ///
     /// # Errors
-    /// In a child made by `fork`, to which the area does not belong.
+    /// If this is a child made by `fork`, to which the area does not belong.
     pub fn counters(&self) -> io::Result<ExmapCounters> {
         let mut counters: abi::Counters = [0; 12];
         // SAFETY: the structure is the one that the call fills.
@@ -311,13 +311,12 @@ impl Exmap {
     }
 
     fn range(&self, range: PageRange) -> abi::Range {
-        // What lies below the area becomes a page far above it, which the module refuses.
+        // An address below the area becomes a page far above it, which the module refuses.
         let first = range.address.addr().wrapping_sub(self.base.addr().get()) / PAGE_SIZE;
         abi::Range { first: first as u64, count: (range.bytes / PAGE_SIZE) as u64, done: 0, error: 0, pad: 0 }
     }
 
-    /// Carries out `opcode` on at most [`ranges_max`](Self::ranges_max) ranges, each of which is told what became
-    /// of it.
+    /// Carries out `opcode` on at most [`ranges_max`](Self::ranges_max) ranges, and stores in each its own result.
     fn batch(&self, opcode: u32, ranges: &mut [abi::Range]) -> io::Result<()> {
         let mut batch = abi::Batch {
             ranges: ranges.as_mut_ptr().expose_provenance() as u64,
@@ -346,7 +345,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// Waits a little; false if that has been long enough.
+    /// Waits a little; false if it has waited long enough.
     #[cold]
     fn wait(&mut self) -> bool {
         self.tries += 1;
@@ -359,7 +358,7 @@ impl Patience {
     }
 }
 
-/// Whether the device is one that can be used; gives the most ranges of a call.
+/// Checks that the device can be used; returns the most ranges of a call.
 fn check_version(device: &File) -> io::Result<usize> {
     let mut version = abi::Version::default();
     // SAFETY: the structure is the one that the call fills.
@@ -382,7 +381,7 @@ fn check_version(device: &File) -> io::Result<usize> {
     Ok(version.max_ranges as usize)
 }
 
-/// Maps the area as large as the kernel lets it be.
+/// Maps an area as large as the kernel permits.
 fn map(device: &File, wanted: usize, least: usize) -> io::Result<(NonNull<u8>, usize)> {
     let mut bytes = wanted.max(least);
     loop {
@@ -405,7 +404,7 @@ fn map(device: &File, wanted: usize, least: usize) -> io::Result<(NonNull<u8>, u
 /// A call to the device.
 ///
 /// # Safety
-/// The structure is the one that the request reads or fills, and what it refers to is live for the call.
+/// The structure is the one that the request reads or fills, and everything to which it refers is live for the call.
 unsafe fn control<T>(device: &File, request: u64, structure: *mut T) -> io::Result<()> {
     // SAFETY: passed on from the caller.
     let outcome: c_int = unsafe { libc::ioctl(device.as_raw_fd(), request as c_ulong, structure) };

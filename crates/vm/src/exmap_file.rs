@@ -1,8 +1,8 @@
-//! A file whose pages are read into an area of `/dev/exmap`, where no fault brings memory.
+//! A file whose pages are read into an area of `/dev/exmap`, where no page fault supplies memory.
 //!
-//! A read into the area brings the pages and fills them: by the module, in one call, if the file is on disk and
-//! the read is a single one; otherwise all pages of a batch are brought by one call before the reads begin.
-//! Everything else goes to the file as it is.
+//! A read into the area supplies the pages and fills them: by the module, in one call, if the file is on disk and this
+//! is a single read; otherwise one call supplies all pages of a batch before the reads begin. All other operations go
+//! to the file unchanged.
 
 use crate::exmap::Exmap;
 use crate::file::{File, FileDescription};
@@ -42,7 +42,7 @@ impl File for ExmapFile {
             // SAFETY: passed on from the caller.
             let (read, outcome) = unsafe { self.area.read(address, bytes) };
             match outcome {
-                // A page is there already. The caller asked to read over it, so the file does the rest.
+                // A page is already mapped. The caller asked to read over it, so the file does the rest.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => done = read,
                 outcome => return outcome,
             }
@@ -69,7 +69,7 @@ impl File for ExmapFile {
             unsafe { self.file.run(requests) };
             return;
         }
-        // One by one, so that each is told about itself.
+        // One by one, so that each request gets its own result.
         let mut supplied = supplied.into_iter();
         for request in requests {
             let lacking = needs_pages(&self.area, request).then(|| supplied.next()).flatten();
@@ -111,10 +111,10 @@ impl File for ExmapFile {
     }
 }
 
-/// A queue whose reads are held back until their pages have been brought, all by one call.
+/// A queue whose reads are held back until one call has supplied all their pages.
 #[derive(Debug)]
 struct ExmapQueue {
-    // Dropped first: it waits for what is under way.
+    // Dropped first: it waits for requests under way.
     queue: Box<dyn Queue>,
     area: Arc<Exmap>,
     waiting: Vec<(Request, u64)>,
@@ -122,7 +122,7 @@ struct ExmapQueue {
 }
 
 impl ExmapQueue {
-    /// Hands on what was held back.
+    /// Passes on the requests that were held back.
     fn begin(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -130,7 +130,7 @@ impl ExmapQueue {
         let supplied = self.area.supply(self.waiting.iter().map(|(request, _)| range(request)));
         for ((request, tag), supplied) in self.waiting.drain(..).zip(supplied) {
             match supplied {
-                // SAFETY: as was promised when it was submitted here.
+                // SAFETY: as the caller promised when it submitted the request here.
                 Ok(_) => unsafe { self.queue.submit(request, tag) },
                 Err(error) => self.failed.push(Completion { tag, result: Err(error) }),
             }

@@ -1,8 +1,8 @@
-//! Reading and writing pages of a file: the interface, whatever the file is.
+//! Reading and writing pages of a file: the interface, for all kinds of files.
 //!
-//! Offsets, lengths and addresses are multiples of [`PAGE_SIZE`](vellum_base::PAGE_SIZE), because direct
-//! I/O wants that. Buffers are raw addresses, because they are pages of the pool, into which optimistic
-//! readers may look while the kernel fills them.
+//! Offsets, lengths and addresses are multiples of [`PAGE_SIZE`](vellum_base::PAGE_SIZE), as direct I/O requires.
+//! Buffers are raw addresses, because they are pages of the pool, which optimistic readers may read while the kernel
+//! fills them.
 
 use crate::queue::Queue;
 use crate::request::Request;
@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A file of pages. Shared by threads; all methods block until they are done. Reads and writes that do not block
-/// go through a [`queue`](Self::queue).
+/// A file of pages. Shared by threads; all methods block until they are done. Reads and writes that do not block go
+/// through a [`queue`](Self::queue).
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads exactly `bytes` bytes at `offset`, however many short reads it takes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] past the end of the file, or what the device reports. The memory
-    /// then holds anything.
+    /// [`io::ErrorKind::UnexpectedEof`] past the end of the file, or the error of the device. The contents of the
+    /// memory are then arbitrary.
     ///
     /// # Safety
     /// `address` is valid for writes of `bytes` bytes, and only optimistic readers, which validate what they
@@ -31,14 +31,14 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Writes exactly `bytes` bytes at `offset`. Durable only after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// What the device reports, such as [`io::ErrorKind::StorageFull`]. Any part may have been written.
+    /// The error of the device, such as [`io::ErrorKind::StorageFull`]. Any part may have been written.
     ///
     /// # Safety
     /// `address` is valid for reads of `bytes` bytes, and no thread writes to them during the call.
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()>;
 
-    /// [`read`](Self::read) to memory of one's own, part of an [`AlignedBuffer`](crate::AlignedBuffer) that begins and ends
-    /// at a multiple of [`PAGE_SIZE`](vellum_base::PAGE_SIZE).
+    /// [`read`](Self::read) to memory of the caller, part of an [`AlignedBuffer`](crate::AlignedBuffer) that begins and
+    /// ends at a multiple of [`PAGE_SIZE`](vellum_base::PAGE_SIZE).
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -56,9 +56,9 @@ pub trait File: Send + Sync + fmt::Debug {
         unsafe { self.write(offset, source.as_ptr(), source.len()) }
     }
 
-    /// Writes from such memory into the system's page cache, and returns without waiting for storage: what was written survives the
-    /// end of the process. If storage fails later, the next [`sync`](Self::sync) says so. Until then the pages are written
-    /// in this way only.
+    /// Writes from such memory into the system's page cache, and returns without waiting for storage: the data survives
+    /// the end of the process. If storage fails later, the next [`sync`](Self::sync) reports it. Until then these pages
+    /// must be written only with this method.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -66,16 +66,16 @@ pub trait File: Send + Sync + fmt::Debug {
         self.write_from(offset, source)
     }
 
-    /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result`
-    /// of each. Returns when all are done: until then the buffers are the kernel's.
+    /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result` of each.
+    /// Returns when all are done: until then the buffers belong to the kernel.
     ///
     /// # Safety
-    /// What [`read`](Self::read) or [`write`](Self::write) asks for holds for each request, and no two
-    /// requests overlap in memory or in the file, unless both only read what they share.
+    /// The requirements of [`read`](Self::read) or [`write`](Self::write) hold for each request, and no two requests
+    /// overlap in memory or in the file, unless both only read what they share.
     unsafe fn run(&self, requests: &mut [Request]);
 
-    /// A queue of requests to this file, of which up to `depth` (at least 1) overlap with each other and with
-    /// what the caller does meanwhile. It may outlive the file.
+    /// A queue of requests to this file, of which up to `depth` (at least 1) overlap with each other and with other
+    /// work of the caller. It may outlive the file.
     ///
     /// # Errors
     /// If the process can have no more file descriptors.
@@ -84,37 +84,37 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Makes all completed writes and the size durable.
     ///
     /// # Errors
-    /// What the device reports. What had been written since the last success may then be lost although it
-    /// can still be read, and a later success does not mean otherwise: see [`DiskFile`](crate::DiskFile).
+    /// The error of the device. Data written since the last success may then be lost although it can still be read, and
+    /// a later success does not change that: see [`DiskFile`](crate::DiskFile).
     fn sync(&self) -> io::Result<()>;
 
     /// The size in bytes.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// The errors of the file system.
     fn size(&self) -> io::Result<u64>;
 
     /// Makes the file at least `to` bytes large, with storage for all of it; new parts read as zeroes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`] and the like; the file is then as it was.
+    /// [`io::ErrorKind::StorageFull`] and the like; the file is then unchanged.
     fn grow(&self, to: u64) -> io::Result<()>;
 
     /// Cuts the file to `to` bytes, if it is larger.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// The errors of the file system.
     fn truncate(&self, to: u64) -> io::Result<()>;
 
-    /// Words of the file from `offset` on: what is stored in them is with the operating system at once, and outlives a process that
-    /// is killed. What of it a crash of the machine leaves is any part, old and new, because no sync is made of it. The file has
-    /// room for all of them already. Stored words and [`read`](Self::read) agree if the file was opened for cached access
-    /// ([`FileOptions::direct`] is false). A device that cannot read back what the system has taken out of memory, and a
-    /// file system that takes no writes any more after an error, end the process (`SIGBUS`).
+    /// Words of the file from `offset` on: a stored word is with the operating system at once, and outlives a process
+    /// that is killed. A crash of the machine leaves any mixture of old and new words, because they are never synced.
+    /// The file must already have room for all of them. Stored words and [`read`](Self::read) agree if the file was
+    /// opened for cached access ([`FileOptions::direct`] is false). If a device cannot read back what the system has
+    /// taken out of memory, or a file system takes no more writes after an error, the process ends (`SIGBUS`).
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] where there is no such thing: by default; on file systems that may need room to store what has
-    /// room already; what the system reports.
+    /// [`io::ErrorKind::Unsupported`] where this is not available: by default, and on file systems that may need new
+    /// room to store what already has room; and the errors of the system.
     fn map_words(&self, _offset: u64, _words: usize) -> io::Result<Arc<WordTable>> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -122,7 +122,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// How the file is accessed.
     fn description(&self) -> FileDescription;
 
-    /// The file as the kernel knows it, if it does: for reads that go past this interface.
+    /// The file's descriptor in the kernel, if it has one: for reads that bypass this interface.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -167,11 +167,11 @@ pub enum CreateMode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// The engine to use; the best that works here if none is given.
+    /// The engine to use; if none is given, the best that works here.
     pub engine: Option<IoEngine>,
-    /// Whether to bypass the system's page cache; where possible if not given.
+    /// Whether to bypass the system's page cache; if not given, where possible.
     pub direct: Option<bool>,
-    /// Refuse writes, and let others read at the same time.
+    /// Refuse writes, and let other processes read at the same time.
     pub read_only: bool,
     /// Whether to create it.
     pub create: CreateMode,
@@ -192,7 +192,7 @@ impl Default for FileOptions {
     }
 }
 
-/// How a file is accessed, for people to read.
+/// How a file is accessed, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FileDescription {
@@ -200,7 +200,7 @@ pub struct FileDescription {
     pub direct: bool,
     /// How requests reach the device.
     pub engine: IoEngine,
-    /// Where the file is, if it is anywhere.
+    /// The path of the file, if it has one.
     pub path: Option<PathBuf>,
 }
 

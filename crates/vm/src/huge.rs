@@ -1,22 +1,22 @@
-//! Huge pages for parts of a mapping of small ones.
+//! Huge pages for parts of a mapping of small pages.
 //!
 //! The pages of a database come and go one by one, so their mapping is kept free of huge pages. But where a whole
-//! aligned run of them (2 MiB on x86-64) is in memory and likely to stay, one huge page serves it with one entry
-//! of the TLB instead of 512, and one level less to walk on a miss. [`Mapping::collapse`] makes the kernel copy
-//! such a run into one, and [`Mapping::split`] turns it back into small pages, of which single ones can be
-//! released. Neither changes what the memory holds, and both may run while others use it.
+//! aligned run of them (2 MiB on x86-64) is in memory and likely to stay, one huge page serves it with one entry of the
+//! TLB instead of 512, and with one level less to walk on a miss. [`Mapping::collapse`] makes the kernel copy such a
+//! run into a huge page, and [`Mapping::split`] turns it back into small pages, which can be released one by one.
+//! Neither changes the contents of the memory, and both may run while other threads use it.
 //!
-//! Needs `MADV_COLLAPSE`, of Linux 6.1.
+//! Needs `MADV_COLLAPSE` of Linux 6.1.
 
 use crate::memory::{MADV_POPULATE_WRITE, Mapping};
 use std::sync::OnceLock;
 use vellum_base::PAGE_SIZE;
 
-/// What the C library's interface has no name for yet in every version.
+/// Not every version of the C library's interface has these constants yet.
 const MADV_COLD: libc::c_int = 20;
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// The bytes of a huge page that the page table maps at once; nothing if the system has none.
+/// The size of a huge page that the page table maps with one entry; `None` if the system has none.
 pub fn huge_page_bytes() -> Option<usize> {
     static BYTES: OnceLock<Option<usize>> = OnceLock::new();
     *BYTES.get_or_init(|| {
@@ -26,16 +26,16 @@ pub fn huge_page_bytes() -> Option<usize> {
     })
 }
 
-/// What became of an attempt to back a run with a huge page.
+/// The result of an attempt to back a run with a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collapse {
-    /// It is backed by one.
+    /// The run is backed by a huge page.
     Done,
-    /// Not just now: a device reads or writes some of its pages, say.
+    /// Not at the moment: for example, a device reads or writes some of its pages.
     Busy,
     /// The system has no huge page to give.
     NoMemory,
-    /// The kernel does not know how, or the range is none that could be.
+    /// The kernel does not support it, or the range is not possible.
     Refused,
 }
 
@@ -45,30 +45,30 @@ impl Mapping {
         self.base().as_ptr().align_offset(huge_page_bytes)
     }
 
-    /// Backs the `bytes` bytes at `offset`, which is where a huge page may begin, with one huge page. Memory that
-    /// was not there is filled with zeroes.
+    /// Backs the `bytes` bytes at `offset`, where a huge page may begin, with one huge page. Memory that was missing is
+    /// filled with zeroes.
     ///
-    /// It takes some milliseconds, most of them to copy; a thread that touches the memory meanwhile waits for it.
+    /// This takes some milliseconds, mostly for copying; a thread that touches the memory meanwhile waits.
     pub fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
         self.back_with_huge_page(offset, bytes, &[MADV_COLLAPSE])
     }
 
-    /// Backs the `bytes` bytes at `offset`, which is where a huge page may begin and where no memory is yet, with one
-    /// huge page of zeroes.
+    /// Backs the `bytes` bytes at `offset`, where a huge page may begin and where there is no memory yet, with one huge
+    /// page of zeroes.
     ///
-    /// It takes a tenth of the time of [`collapse`](Self::collapse), as nothing is copied.
+    /// This takes a tenth of the time of [`collapse`](Self::collapse), as nothing is copied.
     pub fn populate_huge(&self, offset: usize, bytes: usize) -> Collapse {
-        // The first succeeds with small pages where there is no huge one; the second changes nothing where there is.
+        // The first step succeeds with small pages if no huge page is available; the second changes nothing if one was.
         self.back_with_huge_page(offset, bytes, &[MADV_POPULATE_WRITE, MADV_COLLAPSE])
     }
 
     fn back_with_huge_page(&self, offset: usize, bytes: usize, steps: &[libc::c_int]) -> Collapse {
-        // The kernel collapses only where huge pages are not ruled out. Ruling them out again joins the part with
-        // the rest of the mapping.
+        // The kernel collapses only where huge pages are not forbidden. Forbidding them again joins the part with the
+        // rest of the mapping.
         let allowed = self.advise_part(offset, bytes, libc::MADV_HUGEPAGE);
         let advised = |()| steps.iter().try_for_each(|step| self.advise_part(offset, bytes, *step));
         let collapsed = allowed.and_then(advised);
-        // Cannot fail where the contrary did not; if it does, the mapping stays in parts, which is only slower.
+        // Cannot fail where the opposite succeeded; if it does, the mapping stays in parts, which is only slower.
         let _ = self.advise_part(offset, bytes, libc::MADV_NOHUGEPAGE);
         match collapsed.map_err(|error| error.raw_os_error()) {
             Ok(()) => Collapse::Done,
@@ -78,11 +78,11 @@ impl Mapping {
         }
     }
 
-    /// Makes sure that no huge page spans the page at `offset`: releasing it then frees its memory at once, and
-    /// not only when the whole huge page goes.
+    /// Makes sure that no huge page spans the page at `offset`: releasing the page then frees its memory at once, and
+    /// not only when the whole huge page is released.
     pub fn split(&self, offset: usize) {
-        // Advice about a part of a huge page makes the kernel split it. That the part is used rarely is true: it
-        // is about to be released. If the kernel refuses, the memory is freed a little later, that is all.
+        // Advice about a part of a huge page makes the kernel split it. The advice that the part is rarely used is
+        // true: it is about to be released. If the kernel refuses, the memory is only freed a little later.
         let _ = self.advise_part(offset, PAGE_SIZE, MADV_COLD);
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     /// Held by each test that has huge pages: the kernel joins neighbouring areas, and counts theirs together.
     static TURN: Mutex<()> = Mutex::new(());
 
-    /// The bytes that huge pages back of the area around `address`, as the kernel tells.
+    /// The number of bytes backed by huge pages in the area around `address`, according to the kernel.
     fn huge_bytes(address: usize) -> u64 {
         let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -122,7 +122,7 @@ mod tests {
         let mut entries = vec![0; bytes / PAGE_SIZE * 8];
         let map = std::fs::File::open("/proc/self/pagemap").unwrap();
         map.read_exact_at(&mut entries, (address / PAGE_SIZE * 8) as u64).unwrap();
-        // Bit 63 of the 64 for each page says that it is in memory.
+        // Bit 63 of a page's 64 bits says that the page is in memory.
         entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() * PAGE_SIZE
     }
 

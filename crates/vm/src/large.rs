@@ -1,4 +1,4 @@
-//! Large memory for a while, which is given back to the system as a whole.
+//! Large memory for temporary use, which is returned to the system as a whole.
 
 use crate::{VmError, memory::Mapping};
 use std::fmt;
@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use vellum_base::PAGE_SIZE;
 
-/// Owned bytes, zero at first, in a mapping of their own. They take memory as they are used.
+/// Owned bytes, zero at first, in a mapping of their own. They take memory only as they are used.
 ///
-/// No huge pages are asked for: where a virtual machine gives free memory back to its host, the host has to find each huge page anew, and clearing
-/// it costs more than the page faults that it saves.
+/// No huge pages are requested: if a virtual machine returns free memory to its host, the host must find each huge page
+/// again, and clearing it costs more than the page faults that it saves.
 ///
 /// # Examples
 /// ```
@@ -25,7 +25,7 @@ impl LargeBuffer {
     /// At least `bytes` bytes, rounded up to whole pages, and at least one. `purpose` completes "for ..." in errors.
     ///
     /// # Errors
-    /// As [`Mapping::reserve`].
+    /// As for [`Mapping::reserve`].
     pub fn new(bytes: usize, purpose: &'static str) -> Result<Self, VmError> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE);
         Ok(Self(Mapping::reserve(bytes.unwrap_or(usize::MAX), purpose)?))
@@ -37,7 +37,8 @@ impl Deref for LargeBuffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping has so many bytes, zero at first, lives as long as `self`, and is reached in no other way.
+        // SAFETY: the mapping has this many bytes, zero at first, lives as long as `self`, and is reached in no other
+        // way.
         unsafe { slice::from_raw_parts(self.0.base().as_ptr(), self.0.len()) }
     }
 }
@@ -68,7 +69,7 @@ mod tests {
         for (index, byte) in buffer.iter_mut().enumerate() {
             *byte = (index % 251) as u8;
         }
-        // It goes to another thread, which sees the same.
+        // Another thread sees the same contents.
         let same =
             std::thread::spawn(move || buffer.iter().enumerate().all(|(i, byte)| *byte == (i % 251) as u8));
         assert!(same.join().unwrap());

@@ -1,18 +1,18 @@
 //! Internal to Vellum (use the crate `vellum`): the only place that talks to the kernel about memory and
 //! files.
 //!
-//! - [`Mapping`]: address space as large as a database, of which only what is used is resident;
-//! - [`LargeBuffer`]: large memory for a while;
+//! - [`Mapping`]: address space as large as a database, of which only the used part is resident;
+//! - [`LargeBuffer`]: large memory for temporary use;
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
-//! - [`PageMemory`]: a mapping, a releaser and a file that go together, in the best way that works here;
-//! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
-//!   `pread`/`pwrite` where that is refused), and [`Directory`], where files are;
-//! - [`OverlayFile`], [`OverlayDirectory`]: files that are only read, and what is written over them in memory;
+//! - [`PageMemory`]: a mapping, a releaser and a file that go together, by the best method that works here;
+//! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or `pread`/`pwrite` where
+//!   io_uring is refused), and [`Directory`], a place for files;
+//! - [`OverlayFile`], [`OverlayDirectory`]: files that are only read, with writes kept over them in memory;
 //! - [`Queue`]: requests to a file that are submitted now and reaped later;
 //! - [`SimulatedFile`] and [`SimulatedDisk`]: the same in memory, failing in every way that real ones do;
 //! - [`VmError`]: says what was being done, on what, and what to do about it.
 //!
-//! It knows nothing of what the pages mean: no states, no headers, no checksums.
+//! This crate knows nothing of what the pages mean: no states, no headers, no checksums.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod aligned;

@@ -1,12 +1,12 @@
-//! Opening a file so that nobody else uses it: `flock`, exclusive for writers and shared for readers.
+//! Opening a file for exclusive use: `flock`, exclusive for writers and shared for readers.
 //!
-//! The kernel gives the lock of a process that was killed back some time after the process is seen to be dead:
-//! its memory goes first, and a ring of io_uring keeps its file open, as it must while a write is under way, until
-//! a thread of the kernel has torn it down. So an opening waits a little for a lock, and longer while it sees that
-//! the holder is ending or gone. Who the holder is, `/proc/locks` tells, where it is there.
+//! The kernel releases the lock of a killed process some time after the process is seen to be dead: its memory goes
+//! first, and a ring of io_uring keeps its file open, as it must while a write is under way, until a kernel thread has
+//! torn the ring down. So an opening waits a little for a lock, and longer while it sees that the holder is ending or
+//! gone. `/proc/locks`, where it exists, tells which process the holder is.
 //!
-//! The lock belongs to the open file and not to its name. A name that leads elsewhere once the lock is had was
-//! taken away by somebody who held it, so the opening begins anew.
+//! The lock belongs to the open file and not to its name. If the name leads to another file once the lock is taken, a
+//! former holder has removed or replaced the file, so the opening starts again.
 
 use crate::file::{CreateMode, FileOptions};
 use crate::{LockHolder, VmError};
@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 
 /// How long an opening waits for a lock.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long it waits for a lock whose holder is ending or gone: that takes as long as freeing its memory, and as
-/// long as a busy machine keeps the kernel from tearing its rings down.
+/// How long it waits for a lock whose holder is ending or gone: that takes as long as freeing the holder's memory, and
+/// as long as a busy machine keeps the kernel from tearing its rings down.
 const PATIENCE_WITH_THE_DYING: Duration = Duration::from_secs(10);
-/// It is tried so often at least after the holder was seen to be ending, or at all.
+/// The least number of tries since the holder was last seen to be ending, or at all.
 const TRIES_MIN: u32 = 8;
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// How often an opening begins anew because the file was replaced meanwhile.
+/// How often an opening starts again because the file was replaced meanwhile.
 const OPENINGS_MAX: u32 = 100;
 
-/// Opens, and perhaps creates, the file at `path` and locks it; says whether it was created.
+/// Opens, and possibly creates, the file at `path` and locks it; returns whether it was created.
 pub(crate) fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, bool), VmError> {
     let failed = |source| VmError::Open { path: path.to_owned(), action: action(options), source };
     for _ in 0..OPENINGS_MAX {
@@ -41,7 +41,7 @@ pub(crate) fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, b
     Err(failed(io::Error::other("it was replaced by another file again and again")))
 }
 
-/// What opening a file with these options is called in errors.
+/// The name of the action of opening a file with these options, for errors.
 fn action(options: &FileOptions) -> &'static str {
     match (options.create, options.read_only) {
         (CreateMode::CreateNew, _) => "create",
@@ -66,7 +66,7 @@ fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)
         CreateMode::CreateNew => new(),
         CreateMode::OpenOrCreate => match existing() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match new() {
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => existing(),
                 other => other,
             },
@@ -76,7 +76,7 @@ fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)
     outcome.map_err(|error| explain_link(path, error))
 }
 
-/// Says so if the path is a link to a file that does not exist: the kernel calls that existing, or not.
+/// Explains the error if the path is a link to a file that does not exist: the kernel reports that as existing, or not.
 fn explain_link(path: &Path, error: io::Error) -> io::Error {
     let misleading = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists);
     match std::fs::read_link(path) {
@@ -94,13 +94,13 @@ fn explain_link(path: &Path, error: io::Error) -> io::Error {
 fn leads_to(path: &Path, file: &File) -> bool {
     match (std::fs::metadata(path), file.metadata()) {
         (Ok(there), Ok(here)) => (there.dev(), there.ino()) == (here.dev(), here.ino()),
-        // A name that is gone was removed; one that cannot be looked at says nothing.
+        // A missing name means that the file was removed; a name that cannot be examined means nothing.
         (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
         _ => true,
     }
 }
 
-/// Takes the lock; waits for it as long as whoever holds it may be about to end.
+/// Takes the lock; waits for it as long as its holder may be about to end.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
     let mut patience = Patience::new(Instant::now());
     let mut pause = Duration::from_millis(1);
@@ -121,10 +121,10 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
     }
 }
 
-/// How long a lock is waited for.
+/// How long to wait for a lock.
 struct Patience {
     start: Instant,
-    /// Since when nobody is known to be ending who holds it, and how often it was tried since.
+    /// Since when no holder is known to be ending, and how many tries there were since.
     since: Instant,
     tries: u32,
 }
@@ -134,7 +134,7 @@ impl Patience {
         Self { start: now, since: now, tries: 0 }
     }
 
-    /// Whether it is not waited for any more after it was tried, and this was found to hold it.
+    /// Whether the wait is over, after a try that found this holder.
     fn is_over(&mut self, holder: &LockHolder, is_dying: bool, now: Instant) -> bool {
         self.tries += 1;
         match holder {
@@ -143,13 +143,13 @@ impl Patience {
                 (self.since, self.tries) = (now, 0);
                 now.duration_since(self.start) >= PATIENCE_WITH_THE_DYING
             }
-            // It may have been given back since it was tried, and this thread may not have run meanwhile.
+            // The lock may have been released since the try, and this thread may not have run meanwhile.
             _ => now.duration_since(self.since) >= PATIENCE && self.tries >= TRIES_MIN,
         }
     }
 }
 
-/// Who holds a lock on the file, as far as the kernel tells, and whether that process is ending or gone.
+/// The holder of a lock on the file, as far as the kernel tells, and whether that process is ending or gone.
 fn holder(file: &File) -> (LockHolder, bool) {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return (LockHolder::Unknown, false) };
     let Ok(about) = file.metadata() else { return (LockHolder::Unknown, false) };
@@ -170,8 +170,8 @@ fn holder(file: &File) -> (LockHolder, bool) {
     found
 }
 
-/// The process that a line of `/proc/locks` names, if the line is about a lock on the file at `place`:
-/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5513301 0 EOF`. The lines of those that wait have an arrow.
+/// The process that a line of `/proc/locks` names, if the line is about a lock on the file at `place`: `1: FLOCK
+/// ADVISORY  WRITE 1234 fe:00:5513301 0 EOF`. Lines of waiting processes have an arrow.
 fn holder_in(line: &str, place: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let is_held = words.next() == Some("FLOCK");
@@ -179,18 +179,18 @@ fn holder_in(line: &str, place: &str) -> Option<u32> {
     (is_held && words.next() == Some(place)).then(|| process.parse().ok())?
 }
 
-/// The name of a process, and whether it is ending; nothing if there is none of that number.
+/// The name of a process, and whether it is ending; `None` if there is no process with that number.
 fn describe(process: u32) -> Option<(String, bool)> {
     let about = std::fs::read(format!("/proc/{process}/stat")).ok()?;
     describe_status(&String::from_utf8_lossy(&about))
 }
 
-/// The same from what the kernel says about it: `1234 (name) S 1 2 3 4 5 flags ...`. The name may hold anything.
+/// The same from the kernel's status line: `1234 (name) S 1 2 3 4 5 flags ...`. The name may contain anything.
 fn describe_status(about: &str) -> Option<(String, bool)> {
     /// `PF_EXITING` of the kernel.
     const EXITING: u64 = 4;
-    /// `SIGKILL` among the signals that have not been delivered yet. It waits for what the process does in the kernel: a write or
-    /// a sync that the device takes long for.
+    /// `SIGKILL` among the signals that have not been delivered yet. Delivery waits while the process is in the kernel:
+    /// in a write or a sync for which the device takes long.
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let (name, rest) = about.split_once('(')?.1.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
@@ -210,11 +210,11 @@ mod tests {
         let (start, unknown) = (Instant::now(), LockHolder::Unknown);
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut patience = Patience::new(start);
-        // For half a second the holder is ending; then nobody is found, because the lock was given back a moment ago.
+        // For half a second the holder is ending; then no holder is found, because the lock was released a moment ago.
         assert!((0..50).all(|number| !patience.is_over(&unknown, true, at(number * 10))));
         assert!((1..TRIES_MIN).all(|_| !patience.is_over(&unknown, false, at(900))));
         assert!(patience.is_over(&unknown, false, at(900)));
-        // Nor does a thread give up that did not run for a while.
+        // A thread that did not run for a while does not give up either.
         let mut patience = Patience::new(start);
         assert!(!patience.is_over(&unknown, false, at(300)));
         assert!(patience.is_over(&LockHolder::ThisProcess, false, at(300)));

@@ -1,11 +1,11 @@
 //! Reserving address space, and how much of it is resident.
 //!
-//! A [`Mapping`] is one anonymous private mapping. Reserving costs no memory: a page becomes resident when
-//! it is first written, and reads as zeroes until then. The mapping that holds a database's pages is one
-//! single virtual memory area (VMA) for as long as it lives: all advice is given to the whole of it,
-//! because the kernel releases batches of pages quickly only within one VMA.
+//! A [`Mapping`] is one anonymous private mapping. Reserving costs no memory: a page becomes resident when it is first
+//! written, and reads as zeroes until then. The mapping that holds a database's pages is a single virtual memory area
+//! (VMA) for as long as it lives: all advice is given to the whole of it, because the kernel releases batches of pages
+//! quickly only within one VMA.
 //!
-//! A `Mapping` hands out its address and no references: the layers above decide which bytes may be touched when.
+//! A `Mapping` gives out its address and no references: the layers above decide which bytes may be touched when.
 
 use crate::VmError;
 use std::ops::Deref;
@@ -17,7 +17,7 @@ use std::{io, slice};
 use vellum_base::PAGE_SIZE;
 use vellum_base::primitive::AtomicU64;
 
-/// What the C library's interface has no name for yet in every version.
+/// Not every version of the C library's interface has this constant yet.
 pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// A run of whole pages in memory.
@@ -29,12 +29,12 @@ pub struct PageRange {
     pub bytes: usize,
 }
 
-// SAFETY: a range is two numbers; using the address is up to unsafe code.
+// SAFETY: a range is two numbers; unsafe code decides how the address is used.
 unsafe impl Send for PageRange {}
 // SAFETY: as above.
 unsafe impl Sync for PageRange {}
 
-/// A range of address space that belongs to the holder of this value; unmapped when dropped.
+/// A range of address space that belongs to the owner of this value; unmapped when dropped.
 ///
 /// # Examples
 /// ```
@@ -59,7 +59,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves exactly `bytes` of zero-filled address space, nothing of it resident.
+    /// Reserves exactly `bytes` of zero-filled address space, none of it resident.
     ///
     /// `purpose` completes "for ..." in errors.
     ///
@@ -85,7 +85,7 @@ impl Mapping {
     /// Reserves `wanted` bytes or, where that is refused, half of it, and so on down to `least`.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), about `least` bytes.
+    /// As for [`reserve`](Self::reserve), about `least` bytes.
     pub fn reserve_up_to(wanted: usize, least: usize, purpose: &'static str) -> Result<Self, VmError> {
         let mut bytes = wanted.max(least);
         loop {
@@ -116,7 +116,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes over what was mapped elsewhere.
+    /// Takes over memory that was mapped elsewhere.
     ///
     /// # Safety
     /// The `bytes` bytes at `base` are a whole mapping, which no other code unmaps.
@@ -133,9 +133,9 @@ impl Mapping {
 
     /// Prepares it to hold the pages of a database.
     ///
-    /// It is kept out of children made by `fork` (direct I/O into memory shared with a child corrupts it),
-    /// out of core dumps (they would be as large as the database), and page faults bring no huge pages
-    /// (evicting one small page would have to split one; see [`collapse`](Self::collapse)).
+    /// It is kept out of children made by `fork` (direct I/O into memory shared with a child corrupts it) and out of
+    /// core dumps (they would be as large as the database), and page faults bring no huge pages (evicting one small
+    /// page would have to split one; see [`collapse`](Self::collapse)).
     ///
     /// # Errors
     /// [`VmError::Advise`] if the kernel refuses one of the first two; a kernel without huge pages has
@@ -156,29 +156,29 @@ impl Mapping {
     }
 
     /// Fetches memory for the `bytes` bytes at `offset`, as if each page were written, but faster than page by page.
-    /// What they hold stays the same. Returns whether all of them have memory now: not if the system has none, or is
-    /// older than Linux 5.14.
+    /// The contents stay the same. Returns whether all of them have memory now, which is not so if the system has none,
+    /// or is older than Linux 5.14.
     pub fn populate(&self, offset: usize, bytes: usize) -> bool {
         self.advise_part(offset, bytes, MADV_POPULATE_WRITE).is_ok()
     }
 
-    /// Lets its memory be given back although the process has locked all its memory (`mlockall`).
+    /// Allows the mapping's memory to be given back even if the process has locked all its memory (`mlockall`).
     ///
     /// # Errors
-    /// What the kernel reports.
+    /// The errors of the kernel.
     pub fn unlock(&self) -> io::Result<()> {
-        // SAFETY: the range lies in the mapping; what it holds stays the same.
+        // SAFETY: the range lies in the mapping; its contents stay the same.
         let outcome = unsafe { libc::munlock(self.base.as_ptr().cast(), self.bytes) };
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Prepares it to hold a table of which all parts are used often, such as the states of pages: huge
-    /// pages where the kernel has them, and kept out of core dumps. Best effort.
+    /// Prepares it to hold a table of which all parts are used often, such as the states of pages: huge pages where the
+    /// kernel has them, and kept out of core dumps. Best effort.
     ///
     /// Unlike a mapping of pages it is inherited, copied on write, by children made by `fork`.
     #[must_use]
     pub fn for_table(self) -> Self {
-        // Neither changes what the memory holds, so refusals are of no consequence.
+        // Neither changes the contents of the memory, so refusals do not matter.
         let _ = self.advise(libc::MADV_HUGEPAGE);
         let _ = self.advise(libc::MADV_DONTDUMP);
         self
@@ -189,12 +189,12 @@ impl Mapping {
         self.advise_part(0, self.bytes, advice)
     }
 
-    /// Gives advice that does not change what the memory holds.
+    /// Gives advice that does not change the contents of the memory.
     pub(crate) fn advise_part(&self, offset: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: the range lies in the mapping, and none of the advice given here and in `huge` changes what it holds.
+        // SAFETY: the range lies in the mapping, and none of the advice given here and in `huge` changes its contents.
         let outcome = unsafe { libc::madvise(self.base.as_ptr().wrapping_add(offset).cast(), bytes, advice) };
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -202,8 +202,8 @@ impl Mapping {
 
 /// An array of atomic words in a mapping of its own, all zero at first.
 ///
-/// It is backed by huge pages where the kernel has them: a table that is used all over costs few page faults and few
-/// entries of the TLB.
+/// It is backed by huge pages where the kernel has them: a table that is used everywhere then costs few page faults and
+/// few entries of the TLB.
 #[derive(Debug)]
 pub struct WordTable {
     mapping: Mapping,
@@ -214,18 +214,18 @@ impl WordTable {
     /// A table of `words` words, at least one. `purpose` completes "for ..." in errors.
     ///
     /// # Errors
-    /// As [`Mapping::reserve`].
+    /// As for [`Mapping::reserve`].
     pub fn new(words: usize, purpose: &'static str) -> Result<Self, VmError> {
         let bytes = (words.saturating_mul(size_of::<AtomicU64>())).max(1).next_multiple_of(PAGE_SIZE);
         Ok(Self { mapping: Mapping::reserve(bytes, purpose)?.for_table(), words })
     }
 
-    /// The words of a file from `offset` on, which is a multiple of [`PAGE_SIZE`]: what is stored in them is with the operating
-    /// system at once, and outlives the process. The file has room for them, and is not cut as long as they live. Children made by
-    /// `fork` do not have them.
+    /// The words of a file from `offset` on, which is a multiple of [`PAGE_SIZE`]: a stored word is with the operating
+    /// system at once, and outlives the process. The file must have room for them, and must not be cut as long as they
+    /// live. Children made by `fork` do not have them.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if they do not lie in pages of the file, or what the kernel reports.
+    /// [`io::ErrorKind::InvalidInput`] if the words do not fill whole pages of the file, or the errors of the kernel.
     pub(crate) fn of_file(file: BorrowedFd<'_>, offset: u64, words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(size_of::<AtomicU64>()).filter(|bytes| bytes.is_multiple_of(PAGE_SIZE));
         let start = libc::off_t::try_from(offset).ok().filter(|_| offset.is_multiple_of(PAGE_SIZE as u64));
@@ -243,34 +243,34 @@ impl WordTable {
         let Some(base) = NonNull::new(address.cast()) else {
             return Err(io::Error::other("the kernel mapped it at address zero"));
         };
-        // SAFETY: it was mapped just now, as a whole.
+        // SAFETY: it was just mapped, as a whole.
         let mapping = unsafe { Mapping::adopt(base, bytes, "words of a file") };
         mapping.advise(libc::MADV_DONTFORK)?;
-        // What they hold does not change if this is refused.
+        // The contents do not change if this is refused.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self { mapping, words })
     }
 
-    /// Copies what the words hold from byte `from` on, as it is at this moment, to a whole number of words.
+    /// Copies the contents of the words from byte `from` on, as they are at this moment, to a whole number of words.
     pub(crate) fn copy_bytes(&self, from: usize, target: &mut [u8]) {
         for (chunk, word) in target.as_chunks_mut::<8>().0.iter_mut().zip(self.plain().skip(from / 8)) {
-            // Relaxed: a copy of what may change meanwhile.
+            // Relaxed: a copy of words that may change meanwhile.
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
     }
 
-    /// Replaces what the words hold.
+    /// Replaces the contents of the words.
     pub(crate) fn fill_from(&self, source: &[u8]) {
         for (word, chunk) in self.plain().zip(source.as_chunks::<8>().0) {
-            // Relaxed: nobody else has them yet.
+            // Relaxed: no other thread has the words yet.
             word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }
     }
 
-    /// The words as the processor's, so that no scheduler takes part.
+    /// The words as plain atomics of the processor, in which no scheduler takes part.
     fn plain(&self) -> impl Iterator<Item = &StdAtomicU64> {
         let base = self.mapping.base.cast::<u64>();
-        // SAFETY: so many words lie in the mapping, which lives as long as `self`, and all access to them is atomic.
+        // SAFETY: this many words lie in the mapping, which lives as long as `self`, and all access to them is atomic.
         (0..self.words).map(move |index| unsafe { StdAtomicU64::from_ptr(base.as_ptr().add(index)) })
     }
 }
@@ -280,8 +280,8 @@ impl Deref for WordTable {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has room for so many words, is aligned to a page, and lives as long as `self`. This process reaches it
-        // by atomic words only, and whatever it holds at first is a word.
+        // SAFETY: the mapping has room for this many words, is page-aligned, and lives as long as `self`. This process
+        // accesses it only as atomic words, and any initial contents are valid words.
         unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().cast(), self.words) }
     }
 }
@@ -296,7 +296,7 @@ impl Drop for Mapping {
 
 /// The resident size of this process now, in bytes (`VmRSS`).
 ///
-/// Kernels before 6.2 count per thread and add up every 64 pages, so the figure may lag that much.
+/// Kernels before 6.2 count per thread and sum up every 64 pages, so the figure may lag by that much.
 ///
 /// # Errors
 /// If `/proc/self/statm` cannot be read, as where `/proc` is not mounted.
@@ -323,7 +323,7 @@ pub fn resident_bytes_peak() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/status has no peak resident size"))
 }
 
-/// The memory of this machine, in bytes; nothing if the system does not tell.
+/// The memory of this machine, in bytes; `None` if the system does not tell.
 pub fn physical_bytes() -> Option<u64> {
     // SAFETY: sysconf reads a number of the system.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };

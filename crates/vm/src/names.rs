@@ -1,4 +1,4 @@
-//! What options and statistics call the ways of doing things: of releasing pages, and of reaching a device.
+//! The names that options and statistics give to the methods of releasing pages and of reaching a device.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ReleaseMethod {
-    /// `process_madvise` on the own process: a batch a call.
+    /// `process_madvise` on the own process: one call per batch.
     ProcessMadvise,
-    /// `madvise`: a range a call.
+    /// `madvise`: one call per range.
     Madvise,
-    /// `/dev/exmap`: a batch a call.
+    /// `/dev/exmap`: one call per batch.
     Exmap,
 }
 

@@ -1,6 +1,6 @@
-//! Files of which only a copy in memory is changed: what is written stays in the process, and the files stay as they are.
+//! Files that are changed only in memory: writes stay in the process, and the files stay as they are.
 //!
-//! That lets a recovery run on a database that nobody may change. Memory is taken for what is written, and not for zeroes.
+//! This lets recovery run on a database that must not be changed. Memory is taken for written data, but not for zeroes.
 
 use crate::{
     Completion, CreateMode, Directory, File, FileDescription, FileOptions, Queue, Request, VmError, Wait,
@@ -16,38 +16,38 @@ use vellum_base::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A file, and what was written over it in memory. Handles share it.
+/// A file, and the data written over it in memory. Handles share both.
 #[derive(Clone)]
 pub struct OverlayFile {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// None if there is no file below.
+    /// `None` if there is no file below.
     base: Option<Arc<dyn File>>,
     state: Mutex<State>,
 }
 
 struct State {
     size: u64,
-    /// So much of the file below still shows.
+    /// How many bytes of the file below are still visible.
     base_bytes: u64,
-    /// What was written, by page; none for zeroes.
+    /// The written pages; `None` for zeroes.
     written: HashMap<u64, Option<Box<[u8; PAGE_SIZE]>>>,
 }
 
 impl OverlayFile {
-    /// Over a file, which is only read.
+    /// An overlay over a file, which is only read.
     ///
     /// # Errors
-    /// If its size is not told.
+    /// If the file does not report its size.
     pub fn over(base: Arc<dyn File>) -> io::Result<Self> {
         let size = base.size()?;
         let state = State { size, base_bytes: size, written: HashMap::new() };
         Ok(Self { shared: Arc::new(Shared { base: Some(base), state: Mutex::new(state) }) })
     }
 
-    /// Over nothing.
+    /// An overlay over nothing.
     fn empty() -> Self {
         let state = State { size: 0, base_bytes: 0, written: HashMap::new() };
         Self { shared: Arc::new(Shared { base: None, state: Mutex::new(state) }) }
@@ -69,7 +69,7 @@ impl File for OverlayFile {
         unsafe { address.write_bytes(0, bytes) };
         let below = state.base_bytes.saturating_sub(offset).min(bytes as u64) as usize;
         if let Some(base) = self.shared.base.as_ref().filter(|_| below > 0) {
-            // SAFETY: as above, and it is a part of that.
+            // SAFETY: as above, and this is a part of that memory.
             unsafe { base.read(offset, address, below)? };
         }
         for (index, page) in (offset / PAGE..end.div_ceil(PAGE)).enumerate() {
@@ -148,7 +148,7 @@ impl fmt::Debug for OverlayFile {
     }
 }
 
-/// Does each request when it is submitted.
+/// Runs each request when it is submitted.
 #[derive(Debug)]
 struct OverlayQueue {
     file: OverlayFile,
@@ -180,16 +180,16 @@ impl Queue for OverlayQueue {
     }
 }
 
-/// A directory whose files are only read: what is written, made, renamed and removed is so for this process only.
+/// A directory whose files are only read: writes, new files, new names and removals exist for this process only.
 #[derive(Debug)]
 pub struct OverlayDirectory {
     base: Arc<dyn Directory>,
-    /// What was opened, or has another name than below; none for what was removed.
+    /// Files that were opened or renamed; `None` for files that were removed.
     files: Mutex<BTreeMap<String, Option<OverlayFile>>>,
 }
 
 impl OverlayDirectory {
-    /// Over a directory. One that is not there counts as empty.
+    /// An overlay over a directory. A missing directory counts as empty.
     pub fn over(base: Arc<dyn Directory>) -> Self {
         Self { base, files: Mutex::default() }
     }

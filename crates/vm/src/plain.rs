@@ -5,7 +5,7 @@ use crate::transfer::{Transfer, transfer_all};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// A file on a file system, and what may be done with it.
+/// A file on a file system, and the permitted ways of using it.
 #[derive(Debug)]
 pub(crate) struct Plain {
     pub file: std::fs::File,
@@ -14,12 +14,12 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// The same open file once more.
+    /// Another handle on the same open file.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { file: self.file.try_clone()?, direct: self.direct, read_only: self.read_only })
     }
 
-    /// Refuses a change of a file that was opened to be read.
+    /// Refuses a change of a file that was opened read-only.
     pub fn check_writable(&self) -> io::Result<()> {
         if self.read_only {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
@@ -27,7 +27,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Whether the request is a change of a file that was opened to be read.
+    /// Whether the request would change a file that was opened read-only.
     pub fn refuses(&self, request: &Request) -> bool {
         self.read_only && request.operation == Operation::Write
     }
@@ -58,7 +58,7 @@ impl Plain {
     /// Runs a request from its beginning.
     ///
     /// # Safety
-    /// As for `read` or `write`, whichever it is.
+    /// As for `read` or `write`, depending on the request.
     pub unsafe fn run(&self, request: &Request) -> io::Result<()> {
         // SAFETY: passed on from the caller.
         unsafe {
@@ -70,14 +70,14 @@ impl Plain {
     }
 }
 
-/// Where a transfer that has come so far goes on.
+/// The offset at which a transfer continues after `done` bytes.
 pub(crate) fn file_offset(offset: u64, done: usize) -> io::Result<libc::off_t> {
     offset.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok()).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidInput, format!("no file reaches to offset {offset}"))
     })
 }
 
-/// What `pread` or `pwrite` returned.
+/// The number of bytes that `pread` or `pwrite` moved.
 fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
 }

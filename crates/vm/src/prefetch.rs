@@ -1,4 +1,4 @@
-//! Fetching memory into the processor's cache before it is used. Nothing that a program can see depends on it, whatever the address.
+//! Fetching memory into the processor's cache before it is used. It has no effect that a program can see.
 
 /// A line of the processor's cache, in bytes.
 pub const LINE_BYTES: usize = 64;
@@ -6,7 +6,7 @@ pub const LINE_BYTES: usize = 64;
 /// Fetches memory that will be read soon into the processor's cache.
 #[inline]
 pub fn prefetch(start: *const u8, bytes: usize) {
-    // Counted, and the address may wrap around: the reference that it comes from has not been checked yet.
+    // Lines are counted, and the address may wrap around: the reference from which it comes has not been checked yet.
     let lines = (start.addr() % LINE_BYTES + bytes).div_ceil(LINE_BYTES);
     for line in 0..lines {
         prefetch_line(start.wrapping_add(line * LINE_BYTES));
@@ -20,7 +20,7 @@ pub fn prefetch_to_write(start: *const u8, bytes: usize) {
     for line in 0..lines {
         let address = start.wrapping_add(line * LINE_BYTES);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: as in `prefetch_line`. A processor that does not know the instruction does nothing.
+        // SAFETY: as in `prefetch_line`. A processor without this instruction does nothing.
         unsafe {
             std::arch::asm!("prefetchw byte ptr [{0}]", in(reg) address, options(nostack, preserves_flags));
         }
@@ -46,7 +46,7 @@ pub fn prefetch_line(address: *const u8) {
 mod tests {
     use super::*;
 
-    /// A reference that was not checked may lead to the end of the address space.
+    /// An unchecked reference may lead to the end of the address space.
     #[test]
     fn anything_can_be_fetched() {
         for start in [0, 1, 63, 64, usize::MAX - 4095, usize::MAX - 64, usize::MAX] {

@@ -1,16 +1,16 @@
-//! Requests that are submitted now and looked after later: the interface, and the queue of a file on disk.
+//! Requests that are submitted now and reaped later: the interface, and the queue of a file on disk.
 //!
-//! A [`Queue`] belongs to one loop at a time, which submits, goes on with something else, and reaps. The memory
-//! of a request is the kernel's from [`submit`](Queue::submit) until its completion has been reaped.
+//! A [`Queue`] belongs to one loop at a time, which submits, goes on with something else, and reaps. The memory of a
+//! request belongs to the kernel from [`submit`](Queue::submit) until its completion has been reaped.
 //!
 //! Invariants:
-//! - dropping a queue waits until the kernel has given every buffer back;
-//! - each request that was submitted is reaped exactly once, whatever fails;
-//! - never more requests are with the kernel than the ring has entries, so that its queues cannot overflow. What
-//!   is submitted beyond that waits here for its turn.
+//! - dropping a queue waits until the kernel has returned every buffer;
+//! - each submitted request is reaped exactly once, whatever fails;
+//! - never more requests are with the kernel than the ring has entries, so that its queues cannot overflow. Requests
+//!   submitted beyond that wait here for their turn.
 //!
-//! A ring that fails is drained and not used again; what it did not do, and all that comes later, is done by
-//! `pread` and `pwrite` at the moment of submission. So it is where there is no io_uring from the beginning.
+//! A ring that fails is drained and not used again; requests that it did not run, and all later ones, are run with
+//! `pread` and `pwrite` at submission. The same happens from the beginning where there is no io_uring.
 
 use crate::plain::Plain;
 use crate::request::{Operation, Request};
@@ -23,15 +23,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// How often a call that the kernel has no resources for is repeated before the ring counts as failed.
+/// How often a call for which the kernel lacks resources is repeated before the ring counts as failed.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// A request that is done.
+/// A finished request.
 #[derive(Debug)]
 pub struct Completion {
-    /// What was given with the request.
+    /// The tag given with the request.
     pub tag: u64,
-    /// What came of it.
+    /// The result.
     pub result: io::Result<()>,
 }
 
@@ -42,11 +42,11 @@ pub enum Wait {
     No,
     /// Wait until a request is done, unless none is under way.
     ForOne,
-    /// Wait until all that are under way are done.
+    /// Wait until all requests under way are done.
     ForAll,
 }
 
-/// Reads and writes of one file that overlap with whatever their owner does meanwhile. Made by
+/// Reads and writes of one file that overlap with other work of their owner. Made by
 /// [`File::queue`](crate::File::queue).
 pub trait Queue: Send + fmt::Debug {
     /// How many requests overlap. More may be submitted; they wait for their turn.
@@ -58,14 +58,14 @@ pub trait Queue: Send + fmt::Debug {
     /// Accepts a request. It may not begin before [`flush`](Self::flush) or [`reap`](Self::reap).
     ///
     /// # Safety
-    /// What [`File::read`](crate::File::read) or [`File::write`](crate::File::write) asks for holds from now
-    /// until the request's completion has been reaped or the queue is dropped.
+    /// The requirements of [`File::read`](crate::File::read) or [`File::write`](crate::File::write) hold from now until
+    /// the request's completion has been reaped or the queue is dropped.
     unsafe fn submit(&mut self, request: Request, tag: u64);
 
-    /// Begins what was submitted, as far as it can overlap.
+    /// Begins submitted requests, as far as they can overlap.
     fn flush(&mut self);
 
-    /// Begins what was submitted, and appends what is done to `done`, in no particular order.
+    /// Begins submitted requests, and appends finished ones to `done`, in no particular order.
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>);
 }
 
@@ -79,7 +79,7 @@ struct Entry {
 
 /// The queue of a file on disk.
 pub(crate) struct DiskQueue {
-    /// None where io_uring is refused or has failed.
+    /// `None` where io_uring is refused or has failed.
     ring: Option<Ring>,
     depth: usize,
     plain: Plain,
@@ -88,11 +88,11 @@ pub(crate) struct DiskQueue {
 
 struct Ring {
     uring: IoUring,
-    /// The file is registered with the ring as number 0.
+    /// Whether the file is registered with the ring, as number 0.
     registered: bool,
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
-    /// Entries that the kernel has yet to be told of.
+    /// Entries that are yet to be passed to the kernel.
     todo: VecDeque<usize>,
     /// How many are in the submission queue or with the kernel.
     in_kernel: usize,
@@ -105,22 +105,22 @@ impl DiskQueue {
         Self { ring, depth: depth as usize, plain, done: Vec::new() }
     }
 
-    /// Gives the ring up, and does what it left undone.
+    /// Gives up the ring, and runs the requests that it left undone.
     #[cold]
     fn fail(&mut self) {
         let Some(mut ring) = self.ring.take() else { return };
         ring.drain(&self.plain, &mut self.done);
-        // Nothing of what is left is with the kernel: the ring is dropped with what it never submitted.
+        // None of the remaining requests is with the kernel: the ring is dropped with those that it never submitted.
         let left: Vec<_> = ring.entries.iter_mut().filter_map(Option::take).collect();
         drop(ring);
         for Entry { request, tag, .. } in left {
-            // SAFETY: as was promised when it was submitted.
+            // SAFETY: as the caller promised when it submitted the request.
             let result = unsafe { self.plain.run(&request) };
             self.done.push(Completion { tag, result });
         }
     }
 
-    /// Gives the kernel what it has room for, and lets it work; false if the ring has failed.
+    /// Gives the kernel as many requests as it has room for, and lets it work; false if the ring has failed.
     fn enter(&mut self, wait: Wait) -> bool {
         let Some(ring) = &mut self.ring else { return true };
         let mut attempts = 0;
@@ -192,7 +192,7 @@ impl Queue for DiskQueue {
             if let Some(ring) = &mut self.ring {
                 ring.collect(&self.plain, &mut self.done);
             }
-            // A request that was cut short is no completion yet.
+            // A request that was cut short is not a completion yet.
             let is_over = match wait {
                 Wait::No => true,
                 Wait::ForOne => !self.done.is_empty() || self.under_way() == 0,
@@ -216,8 +216,8 @@ impl Drop for DiskQueue {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel tears a closed ring down later, in a thread of its own. Until then it would hold the file: its
-        // room, if it was deleted meanwhile.
+        // The kernel tears a closed ring down later, in its own thread. Until then the ring would hold the file, and
+        // with it the file's space if it was deleted meanwhile.
         if self.registered {
             let _ = self.uring.submitter().unregister_files();
         }
@@ -275,8 +275,8 @@ impl Ring {
                 continue;
             }
             let built = build(entry, self.registered, plain).user_data(index as u64);
-            // SAFETY: the submitter of the request vouches for its memory until it is reaped, and neither the
-            // ring nor this queue is left before that.
+            // SAFETY: the submitter of the request vouches for its memory until it is reaped, and neither the ring nor
+            // this queue is dropped before that.
             match unsafe { self.uring.submission().push(&built) } {
                 Ok(()) => self.in_kernel += 1,
                 // Cannot happen while no more are in flight than there are entries.
@@ -289,7 +289,7 @@ impl Ring {
         !self.uring.completion().is_empty()
     }
 
-    /// Takes what is complete off the completion queue; gives how many there were.
+    /// Takes completions off the completion queue; returns how many there were.
     fn collect(&mut self, plain: &Plain, done: &mut Vec<Completion>) -> usize {
         let mut count = 0;
         while let Some(completion) = { self.uring.completion().next() } {
@@ -301,7 +301,7 @@ impl Ring {
                 Outcome::Complete(result) => self.finish(index, result, done),
                 Outcome::CutShort => self.todo.push_back(index),
                 Outcome::Undone => {
-                    // SAFETY: the kernel has given the memory back, and its owner has not yet.
+                    // SAFETY: the kernel has returned the memory, and its owner does not have it back yet.
                     let result = unsafe { plain.run(&entry.request) };
                     self.finish(index, result, done);
                 }
@@ -317,12 +317,12 @@ impl Ring {
         }
     }
 
-    /// Waits, whether or not the ring still works, until the kernel has given back all that it accepted.
+    /// Waits, whether or not the ring still works, until the kernel has returned all buffers that it accepted.
     fn drain(&mut self, plain: &Plain, done: &mut Vec<Completion>) {
         let unaccepted = self.uring.submission().len();
         while self.in_kernel > unaccepted {
-            // In an ordinary life this waits in the kernel; in a broken ring any way through the kernel lets it
-            // post completions.
+            // Normally this waits in the kernel; if the ring is broken, any entry into the kernel lets it post
+            // completions.
             let waited = unaccepted == 0 && self.uring.submit_and_wait(1).is_ok();
             if self.collect(plain, done) == 0 && !waited {
                 std::thread::sleep(Duration::from_micros(50));
@@ -331,7 +331,7 @@ impl Ring {
     }
 }
 
-/// The form in which the kernel takes what is left of a request.
+/// The rest of a request, in the form that the kernel takes.
 fn build(entry: &Entry, registered: bool, plain: &Plain) -> squeue::Entry {
     let Entry { request, transfer, .. } = entry;
     let address = request.address.wrapping_add(transfer.done);
@@ -356,7 +356,7 @@ mod tests {
     use crate::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions};
     use vellum_base::PAGE_SIZE;
 
-    /// A ring that fails with requests under way gives every buffer back, and every request its result.
+    /// A ring that fails with requests under way returns every buffer, and every request gets its result.
     #[test]
     fn a_ring_that_fails_half_way_is_done_without() {
         let directory = tempfile::tempdir().unwrap();

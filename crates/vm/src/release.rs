@@ -1,11 +1,11 @@
 //! Giving the memory of evicted pages back to the system, many pages at a time.
 //!
-//! The address space stays reserved: a released page reads as zeroes, and writing to it makes it resident
-//! again. Three ways are known, and which one works is found out at run time, by trying:
-//! - the device `/dev/exmap`, whose pages come by [`Releaser::supply`] and not by writing to them: one system call
-//!   and one TLB flush for a whole batch, on the older kernels for which there is a module;
+//! The address space stays reserved: a released page reads as zeroes, and writing to it makes it resident again. There
+//! are three methods, and which of them works is tested at run time:
+//! - the device `/dev/exmap`, whose pages come by [`Releaser::supply`] and not by writing to them: one system call and
+//!   one TLB flush for a whole batch, on the older kernels for which the module exists;
 //! - `process_madvise` on the own process: one system call and one TLB flush for a whole batch (Linux 6.13);
-//! - `madvise`, one call for each range: works everywhere.
+//! - `madvise`, one call per range: works everywhere.
 //!
 //! A [`Releaser`] belongs to the process that made it. In a child made by `fork` it must not be used; the
 //! mapping of pages does not exist there either.
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_base::PAGE_SIZE;
 
-/// How many ranges go into one call: half of what the kernel takes, more no longer pays.
+/// How many ranges go into one call: half of what the kernel accepts; more no longer pays.
 const RANGES_PER_CALL: usize = 512;
 
 impl FromStr for ReleaseMethod {
@@ -45,11 +45,11 @@ impl FromStr for ReleaseMethod {
 #[derive(Debug)]
 pub struct Releaser {
     way: Way,
-    /// How many batches it left unfinished so that `madvise` had to do the rest.
+    /// How many batches it left unfinished, so that `madvise` had to do the rest.
     fallbacks: AtomicU64,
 }
 
-/// What a method needs.
+/// What each method needs.
 #[derive(Debug)]
 enum Way {
     /// A handle on this process.
@@ -59,7 +59,7 @@ enum Way {
 }
 
 impl Releaser {
-    /// Finds the best method that works here for anonymous memory, or takes the one that is `forced`.
+    /// Finds the best method that works here for anonymous memory, or uses the one that is `forced`.
     ///
     /// # Errors
     /// [`VmError::ReleaseUnavailable`] if the forced method does not work here, or for anonymous memory: see
@@ -80,7 +80,7 @@ impl Releaser {
         Ok(Self { way, fallbacks: AtomicU64::new(0) })
     }
 
-    /// What brings memory to the pages of an area, and takes it away.
+    /// The releaser that supplies memory to the pages of an area, and takes it away.
     pub(crate) fn of_exmap(area: Arc<Exmap>) -> Self {
         Self { way: Way::Exmap(area), fallbacks: AtomicU64::new(0) }
     }
@@ -94,23 +94,23 @@ impl Releaser {
         }
     }
 
-    /// Brings memory to all pages of the ranges that have none, so that they may be written to. What they hold
-    /// then is anything. Does nothing where a page fault does it.
+    /// Supplies memory to all pages of the ranges that have none, so that they may be written to. Their contents are
+    /// then arbitrary. Does nothing where page faults supply memory.
     ///
     /// # Errors
-    /// [`VmError::Supply`] for the first range that did not get all it lacks; what it and others did get remains.
+    /// [`VmError::Supply`] for the first range that did not get all it lacks; pages that came for it and others stay.
     pub fn supply(&self, ranges: &[PageRange]) -> Result<(), VmError> {
         self.supply_counted(ranges).map(drop)
     }
 
-    /// The same for one range of pages that were released, and makes them read as zeroes.
+    /// [`supply`](Self::supply) for one range of released pages, which then read as zeroes.
     ///
     /// # Errors
     /// As for [`supply`](Self::supply).
     ///
     /// # Safety
-    /// The range lies in the mapping, no reference into it exists, and only optimistic readers look at
-    /// it during the call.
+    /// The range lies in the mapping, no reference into it exists, and only optimistic readers access it during the
+    /// call.
     pub unsafe fn supply_zeroes(&self, range: PageRange) -> Result<(), VmError> {
         if self.supply_counted(&[range])? > 0 {
             // SAFETY: passed on from the caller, and all pages have memory now.
@@ -119,7 +119,7 @@ impl Releaser {
         Ok(())
     }
 
-    /// [`supply`](Self::supply), and how many pages came.
+    /// [`supply`](Self::supply); returns how many pages came.
     fn supply_counted(&self, ranges: &[PageRange]) -> Result<usize, VmError> {
         let Way::Exmap(area) = &self.way else { return Ok(0) };
         let ranges = || ranges.iter().copied().filter(|range| range.bytes > 0);
@@ -140,21 +140,21 @@ impl Releaser {
 
     /// How many batches the method left unfinished, so that plain `madvise` had to do the rest.
     pub fn fallback_count(&self) -> u64 {
-        // Relaxed: a statistic, nothing is ordered by it.
+        // Relaxed: a statistic that orders nothing.
         self.fallbacks.load(Ordering::Relaxed)
     }
 
     /// Gives the physical memory of the ranges back; they read as zero afterwards.
     ///
-    /// Ranges that adjoin in the order given are joined. An empty list does nothing.
+    /// Ranges that are adjacent in the given order are joined. An empty list does nothing.
     ///
     /// # Errors
-    /// [`VmError::Release`] for the first range that the kernel would not release. Later ranges may be
-    /// released or not.
+    /// [`VmError::Release`] for the first range that the kernel would not release. Later ranges may or may not have
+    /// been released.
     ///
     /// # Safety
-    /// Every range lies in a live [`Mapping`], no reference into it exists, and only optimistic readers, which
-    /// validate what they read, look at it during the call.
+    /// Every range lies in a live [`Mapping`], no reference into it exists, and only optimistic readers, which validate
+    /// what they read, access it during the call.
     pub unsafe fn release(&self, ranges: &[PageRange]) -> Result<(), VmError> {
         let mut batch = Batch::new();
         for range in ranges.iter().filter(|range| range.bytes > 0) {
@@ -168,7 +168,7 @@ impl Releaser {
         unsafe { self.release_batch(&mut batch) }
     }
 
-    /// Releases what is in the batch and empties it.
+    /// Releases the ranges in the batch and empties it.
     ///
     /// # Safety
     /// As for [`release`](Self::release).
@@ -182,7 +182,7 @@ impl Releaser {
                 // SAFETY: passed on from the caller.
                 match unsafe { area.release(batch.ranges()) } {
                     Ok(()) => batch.clear(),
-                    // Advice works on the area, too.
+                    // `madvise` works on the area, too.
                     Err(_) => self.note_fallback(),
                 }
             }
@@ -201,14 +201,14 @@ impl Releaser {
         Ok(())
     }
 
-    /// One call of `process_madvise`; says whether it is worth trying another one.
+    /// Makes one call of `process_madvise`; returns whether another one is worth trying.
     ///
     /// # Safety
     /// As for [`release`](Self::release).
     unsafe fn advance(&self, process: &OwnedFd, batch: &mut Batch) -> bool {
         // SAFETY: passed on from the caller.
         match unsafe { process_madvise(process, batch.remaining()) } {
-            // The kernel takes at most 2 GiB a call, so partial progress is ordinary.
+            // The kernel takes at most 2 GiB per call, so partial progress is normal.
             Ok(bytes) if bytes > 0 => {
                 batch.done(bytes);
                 true
@@ -226,12 +226,12 @@ impl Releaser {
     }
 }
 
-/// Ranges on their way to the kernel, in the form it wants.
+/// Ranges on their way to the kernel, in the form that it takes.
 struct Batch {
     /// `vectors[..filled]` are initialised.
     vectors: [MaybeUninit<libc::iovec>; RANGES_PER_CALL],
     filled: usize,
-    /// How many are done with.
+    /// How many vectors are done.
     released: usize,
 }
 
@@ -254,7 +254,7 @@ impl Batch {
         true
     }
 
-    /// What is still to be released.
+    /// The ranges still to be released.
     fn remaining(&self) -> &[libc::iovec] {
         let vectors = self.vectors.get(self.released..self.filled).unwrap_or_default();
         // SAFETY: the vectors up to `filled` are initialised, and `released` never passes it.
@@ -267,7 +267,7 @@ impl Batch {
         unsafe { vectors.assume_init_mut() }
     }
 
-    /// The same, as ranges.
+    /// The remaining vectors, as ranges.
     fn ranges(&self) -> impl Iterator<Item = PageRange> + '_ {
         let range =
             |vector: &libc::iovec| PageRange { address: vector.iov_base.cast(), bytes: vector.iov_len };
@@ -287,7 +287,7 @@ impl Batch {
         self.released = 0;
     }
 
-    /// Takes the first `bytes` off what is still to be released.
+    /// Takes `bytes` bytes off the beginning of the remaining ranges.
     fn done(&mut self, mut bytes: usize) {
         while bytes > 0 {
             let Some(first) = self.remaining_mut().first_mut() else { return };
@@ -307,7 +307,7 @@ impl Batch {
 /// # Safety
 /// As for [`Releaser::release`].
 unsafe fn release_one(range: PageRange) -> io::Result<()> {
-    /// How often to ask again when the kernel is out of something for the moment.
+    /// How often to retry when the kernel is temporarily short of resources.
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {
         // SAFETY: passed on from the caller; the memory is anonymous, so it only turns to zeroes.
@@ -324,7 +324,7 @@ unsafe fn release_one(range: PageRange) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Calls `process_madvise` with `MADV_DONTNEED`; gives how many bytes it released.
+/// Calls `process_madvise` with `MADV_DONTNEED`; returns how many bytes it released.
 ///
 /// # Safety
 /// As for [`Releaser::release`]; `process` refers to this process.
@@ -350,14 +350,14 @@ fn working_process_handle() -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // A descriptor fits: the kernel counts them in an int.
-    // SAFETY: the kernel just made this descriptor for us alone.
+    // A descriptor fits: the kernel stores them in an int.
+    // SAFETY: the kernel has just made this descriptor for us alone.
     let process = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
     prove(&process)?;
     Ok(process)
 }
 
-/// Releases two of three written pages and looks at what became of them.
+/// Releases two of three written pages and checks the result.
 fn prove(process: &OwnedFd) -> io::Result<()> {
     let scratch = Mapping::reserve(3 * PAGE_SIZE, "a probe").map_err(io::Error::other)?;
     let page = |number: usize| scratch.base().as_ptr().wrapping_add(number * PAGE_SIZE);

@@ -1,8 +1,8 @@
-//! Requests to a file: what a batch of reads and writes is made of.
+//! Requests to a file: the elements of a batch of reads and writes.
 
 use std::io;
 
-/// Which way a [`Request`] goes.
+/// The direction of a [`Request`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// From the file to memory.
@@ -11,7 +11,7 @@ pub enum Operation {
     Write,
 }
 
-/// One of a batch of reads and writes, see [`File::run`](crate::File::run).
+/// A read or write of a batch, see [`File::run`](crate::File::run).
 #[derive(Debug)]
 pub struct Request {
     /// Whether to read or write.
@@ -22,12 +22,11 @@ pub struct Request {
     pub address: *mut u8,
     /// How much, in bytes.
     pub bytes: usize,
-    /// What came of it. Meaningless before the request was run.
+    /// The result. Meaningless before the request was run.
     pub result: io::Result<()>,
 }
 
-// SAFETY: a request is a description; using its address is up to the caller of `File::run`, which vouches for
-// it.
+// SAFETY: a request is only a description; its address is used by the caller of `File::run`, which vouches for it.
 unsafe impl Send for Request {}
 // SAFETY: as above.
 unsafe impl Sync for Request {}

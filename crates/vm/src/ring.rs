@@ -5,15 +5,14 @@
 //! lock is taken meanwhile.
 //!
 //! Invariants:
-//! - whatever happens, a run returns only when the kernel has given back every buffer: all requests that
-//!   it accepted are reaped, and those that it did not accept never reach it, because their ring is
-//!   dropped;
-//! - never more requests are under way than the submission queue has entries, and the completion queue has
-//!   twice as many, so neither can overflow;
+//! - whatever happens, a run returns only when the kernel has returned every buffer: all requests that it accepted are
+//!   reaped, and those that it did not accept never reach it, because their ring is dropped;
+//! - never more requests are under way than the submission queue has entries, and the completion queue has twice as
+//!   many, so neither can overflow;
 //! - a ring that failed is not used again.
 //!
-//! What a ring could not do for reasons of its own is reported as undone, and the caller does it without
-//! a ring.
+//! Requests that a ring could not run for reasons of its own are reported as undone, and the caller runs them without a
+//! ring.
 
 use crate::request::{Operation, Request};
 use crate::transfer::{CALL_BYTES_MAX, Transfer};
@@ -23,10 +22,10 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many rings are kept for later. Each costs some locked memory.
+/// How many rings are kept for reuse. Each costs some locked memory.
 const RINGS_IDLE_MAX: usize = 64;
 
-/// How often a call that the kernel has no resources for is repeated before the ring counts as failed.
+/// How often a call for which the kernel lacks resources is repeated before the ring counts as failed.
 const ATTEMPTS: usize = 100;
 
 /// The rings of one file.
@@ -45,10 +44,10 @@ impl std::fmt::Debug for RingPool {
 }
 
 impl RingPool {
-    /// Sets the first ring up, and tries it.
+    /// Sets up the first ring, and tests it.
     ///
     /// # Errors
-    /// If the kernel does not let this process use io_uring, or knows it but not its reads and writes.
+    /// If the kernel does not let this process use io_uring, or does not support its reads and writes.
     pub fn new(depth: u32) -> io::Result<Self> {
         // The kernel takes 1 to 32768 entries.
         let depth = depth.clamp(1, 32768);
@@ -57,8 +56,8 @@ impl RingPool {
         Ok(Self { depth, call_bytes_max: CALL_BYTES_MAX, idle: Mutex::new(vec![ring]) })
     }
 
-    /// Runs all requests on a file, and gives the numbers of those that are left undone because no ring
-    /// could be had or it failed. The results of all others are set.
+    /// Runs all requests on a file, and returns the numbers of those that are left undone because no ring was available
+    /// or it failed. The results of all others are set.
     ///
     /// # Safety
     /// As for [`File::run`](crate::File::run).
@@ -86,11 +85,11 @@ impl RingPool {
     }
 }
 
-/// One ring and the room to keep track of a batch.
+/// One ring and the memory to keep track of a batch.
 struct Ring {
     uring: IoUring,
     depth: usize,
-    /// What is left to do of each request of the batch; nothing once its result is set.
+    /// The rest of each request of the batch; `None` once its result is set.
     transfers: Vec<Option<Transfer>>,
     /// Requests that were cut short and must be submitted again.
     again: Vec<usize>,
@@ -102,7 +101,7 @@ impl Ring {
         Ok(Self { uring, depth: depth as usize, transfers: Vec::new(), again: Vec::new() })
     }
 
-    /// Does nothing, through the kernel and back: some sandboxes allow a ring and then no use of it.
+    /// Runs an empty operation through the kernel: some sandboxes allow a ring but not its use.
     fn prove(&mut self) -> io::Result<()> {
         let mut known = Probe::new();
         self.uring.submitter().register_probe(&mut known)?;
@@ -124,10 +123,10 @@ impl Ring {
     }
 }
 
-/// A ring without interrupts of the thread that uses it, where the kernel can do so.
+/// A ring that does not interrupt the thread that uses it, where the kernel supports that.
 pub(crate) fn build_ring(depth: u32) -> io::Result<IoUring> {
     let mut quiet = IoUring::builder();
-    // Without the first flag, completions interrupt the thread; kernels before 5.19 know no better.
+    // Without the first flag, completions interrupt the thread; kernels before 5.19 do not have it.
     quiet.dontfork().setup_coop_taskrun().setup_taskrun_flag();
     quiet.build(depth).or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => IoUring::builder().dontfork().build(depth),
@@ -163,7 +162,7 @@ impl<'a> Batch<'a> {
         Self { ring, descriptor, call_bytes_max, requests, next: 0, in_flight: 0 }
     }
 
-    /// Runs it until the kernel has given every buffer back; says whether the ring is still good.
+    /// Runs the batch until the kernel has returned every buffer; returns whether the ring is still good.
     ///
     /// # Safety
     /// As for [`File::run`](crate::File::run).
@@ -175,7 +174,7 @@ impl<'a> Batch<'a> {
             if self.in_flight == 0 {
                 return true;
             }
-            // With more to come, go on as soon as there is room for a good part of it.
+            // If there is more to submit, continue as soon as there is room for a good part of it.
             let exhausted = self.next == self.requests.len();
             let wanted = if exhausted { self.in_flight } else { (self.in_flight / 4).max(1) };
             let outcome = self.ring.uring.submit_and_wait(wanted);
@@ -232,7 +231,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Takes what is complete off the completion queue; gives how many there were.
+    /// Takes completions off the completion queue; returns how many there were.
     fn reap(&mut self) -> usize {
         let mut count = 0;
         for completion in self.ring.uring.completion() {
@@ -257,24 +256,24 @@ impl<'a> Batch<'a> {
         count
     }
 
-    /// Waits, without the kernel's help, until it has given back all that it accepted.
+    /// Waits, without the kernel's help, until it has returned all buffers that it accepted.
     fn drain(&mut self) {
         let unaccepted = self.ring.uring.submission().len();
         while self.in_flight > unaccepted {
-            // Any way through the kernel lets it post completions.
+            // Any entry into the kernel lets it post completions.
             std::thread::sleep(Duration::from_micros(50));
             self.reap();
         }
     }
 }
 
-/// What a completion means.
+/// The meaning of a completion.
 pub(crate) enum Outcome {
     /// The request has its result.
     Complete(io::Result<()>),
     /// It must be submitted again for the rest.
     CutShort,
-    /// The kernel gave up for reasons that have nothing to do with the file.
+    /// The kernel gave up for reasons unrelated to the file.
     Undone,
 }
 
@@ -292,7 +291,7 @@ pub(crate) fn outcome(result: i32, transfer: &mut Transfer) -> Outcome {
     }
 }
 
-/// The form in which the kernel takes what is left of a request.
+/// The rest of a request, in the form that the kernel takes.
 fn entry(
     descriptor: RawFd,
     request: &Request,
@@ -318,7 +317,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use vellum_base::PAGE_SIZE;
 
-    /// A file of so many pages, each filled with its number, and a buffer of the same size.
+    /// A file of this many pages, each filled with its number, and a buffer of the same size.
     fn sample(pages: usize) -> (std::fs::File, AlignedBuffer) {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
@@ -382,7 +381,7 @@ mod tests {
             refuse::refuse(libc::SYS_io_uring_enter, libc::EPERM);
             // SAFETY: as above.
             assert!(!unsafe { batch.run() }, "a ring that the kernel refuses is not good");
-            // What was accepted before was reaped; what came after never reached the kernel.
+            // Requests that were accepted before were reaped; later ones never reached the kernel.
             let undone = batch.undone();
             let accepted: Vec<_> = (0..20).filter(|index| !undone.contains(index)).collect();
             assert_eq!(accepted, (0..8).collect::<Vec<_>>());
@@ -400,7 +399,7 @@ mod tests {
     fn a_buffer_that_the_kernel_still_holds_is_waited_for() {
         let waiting = std::thread::spawn(|| {
             let Ok(mut ring) = Ring::new(8) else { return };
-            // A read from a pipe is the kernel's until something is written.
+            // A read from a pipe belongs to the kernel until something is written.
             let (reader, mut writer) = std::io::pipe().unwrap();
             let mut buffer = AlignedBuffer::new(4 * PAGE_SIZE);
             let mut requests = page_reads(&mut buffer);

@@ -1,21 +1,20 @@
-//! Moving exactly as many bytes as were asked for, over a primitive that may move fewer.
+//! Moving exactly as many bytes as requested, with a primitive that may move fewer.
 //!
-//! All files share this loop, whatever they are made of, so that what is tested with the simulated one
-//! holds for the others.
+//! All kinds of files share this loop, so that tests with the simulated file also hold for the others.
 
 use std::io;
 use vellum_base::PAGE_SIZE;
 
-/// The most that is asked of the kernel in one call, in bytes. It would not do more than 2 GiB, and
-/// io_uring counts in 32 bits.
+/// The most bytes that one call to the kernel asks for. The kernel would not do more than 2 GiB, and io_uring counts in
+/// 32 bits.
 pub(crate) const CALL_BYTES_MAX: usize = 1 << 30;
 
-/// How far one read or write of a given length has come.
+/// The progress of one read or write of a given length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
-    /// Where the next call begins, relative to the whole.
+    /// Where the next call begins, relative to the whole transfer.
     pub done: usize,
-    /// The length of the whole, in bytes.
+    /// The length of the whole transfer, in bytes.
     bytes: usize,
     /// Whether the next call must begin at a multiple of a page.
     direct: bool,
@@ -38,14 +37,14 @@ impl Transfer {
         (self.bytes - self.done).min(most)
     }
 
-    /// Takes note that the last call moved `moved` bytes.
+    /// Notes that the last call moved `moved` bytes.
     ///
     /// # Errors
     /// If there is no point in calling again: the file has ended, or takes no more.
     pub fn advance(&mut self, moved: usize) -> io::Result<()> {
         let reached = self.done.saturating_add(moved).min(self.bytes);
-        // A direct transfer that stopped within a page is continued from that page's beginning: the device
-        // takes nothing else, and doing part of it twice does no harm.
+        // A direct transfer that stopped within a page is continued from the beginning of that page: the device accepts
+        // nothing else, and repeating a part does no harm.
         let resume = if self.direct && reached < self.bytes { reached & !(PAGE_SIZE - 1) } else { reached };
         if resume == self.done && resume < self.bytes {
             return Err(self.stuck(reached));
@@ -54,7 +53,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Why the transfer cannot go on from `reached`.
+    /// The reason why the transfer cannot go on from `reached`.
     fn stuck(&self, reached: usize) -> io::Error {
         let bytes = self.bytes;
         if self.write {
@@ -67,8 +66,8 @@ impl Transfer {
     }
 }
 
-/// Calls `step(done, bytes)`, which moves up to `bytes` bytes from `done` on and says how many it moved,
-/// until the transfer is complete.
+/// Calls `step(done, bytes)`, which moves up to `bytes` bytes from `done` on and returns how many it moved, until the
+/// transfer is complete.
 pub(crate) fn transfer_all(
     mut transfer: Transfer,
     mut step: impl FnMut(usize, usize) -> io::Result<usize>,

@@ -1,4 +1,4 @@
-//! Checking all of a value, piece by piece.
+//! Checking a whole value, piece by piece.
 
 use super::{BlobReference, CHUNK_BYTES, trailer_at};
 use vellum_base::{
@@ -6,16 +6,16 @@ use vellum_base::{
 };
 use vellum_pool::{Fault, PoolError};
 
-/// Takes the bytes of an extent from its beginning to its end, and then tells whether they are the value for which
+/// Takes the bytes of an extent from its beginning to its end, and then decides whether they are the value for which
 /// the reference was made.
 pub(crate) struct BlobCheck {
     reference: BlobReference,
     position: u64,
     header: Vec<u8>,
-    /// The checksum of all bytes after the one in the header.
+    /// The checksum of all bytes after the checksum in the header.
     whole: ChecksumStream,
     chunk: ChecksumStream,
-    /// The checksums of the chunks as computed, and as stored.
+    /// The checksums of the chunks, as computed and as stored.
     computed: Vec<u8>,
     stored: Vec<u8>,
 }
@@ -56,14 +56,14 @@ impl BlobCheck {
         self.position += bytes.len() as u64;
     }
 
-    /// The part of `bytes`, the next ones, that lies in a range of the extent.
+    /// The part of `bytes`, the next bytes of the extent, that lies in a range of the extent.
     fn part<'b>(&self, bytes: &'b [u8], range: std::ops::Range<u64>) -> &'b [u8] {
         let relative = |at: u64| at.saturating_sub(self.position).min(bytes.len() as u64) as usize;
         bytes.get(relative(range.start)..relative(range.end)).unwrap_or_default()
     }
 
-    /// Checks that the bytes are the value. `whole` tells whether the checksum in the extent's header counts: in an
-    /// extent that has been changed in memory it is set when the extent is written.
+    /// Checks that the bytes are the value. `whole` tells whether the checksum in the extent's header counts: an extent
+    /// that has been changed in memory gets its checksum only when it is written.
     ///
     /// # Errors
     /// The first fault found.

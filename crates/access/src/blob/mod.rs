@@ -1,15 +1,15 @@
 //! Values too large for a leaf: each in an extent of its own.
 //!
 //! # Layout
-//! After the page header come the bytes of the value, zeroes up to a multiple of 8, and the checksums
-//! (XXH3-64) of each 64 KiB of the value. The record in the leaf holds a reference of 24 bytes: the
-//! extent's first page, the value's length, and the *digest*, a checksum of the checksums. So any part of a
-//! value can be read and checked without the rest, from the leaf down, whether or not the pool has room for
-//! the whole.
+//! After the page header come the bytes of the value, zeroes up to a multiple of 8, and the checksums (XXH3-64) of each
+//! 64 KiB of the value. The record in the leaf holds a reference of 24 bytes: the extent's first page, the value's
+//! length, and the *digest*, a checksum of the checksums. So any part of a value can be read and checked without the
+//! rest, starting from the leaf, whether or not the pool has room for the whole value.
 //!
 //! # Life
-//! A blob is written, and durable if there is a log, before the record that refers to it, and freed after no record does any more. A reader
-//! latches it shared while the leaf is still valid, so an operation that frees it waits, or defers.
+//! A blob is written, and durable if there is a log, before the record that refers to it, and freed after no record
+//! refers to it any more. A reader latches it shared while the leaf is still valid, so an operation that frees it
+//! waits, or defers.
 
 mod check;
 
@@ -29,7 +29,7 @@ pub const CHUNK_BYTES: u64 = 64 << 10;
 /// Page ids are below this: no page lies beyond what 64 bits can address.
 const HEAD_LIMIT: u64 = 1 << 51;
 
-/// Where a blob is, and by what it is recognised.
+/// The place of a blob, and the digest by which it is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlobReference {
     /// The extent's first page.
@@ -54,8 +54,8 @@ impl BlobReference {
         })
     }
 
-    /// Whether the extent in `page` is the one for which the reference was made, by its header and the checksums of
-    /// its chunks. The chunks themselves are not read.
+    /// Whether `page` is the extent for which the reference was made, judged by its header and the checksums of its
+    /// chunks. The chunks themselves are not read.
     ///
     /// The extent was checked when it was read from storage, but a damaged reference may lead to another one.
     pub(crate) fn leads_to(self, page: &[u8]) -> bool {
@@ -66,7 +66,7 @@ impl BlobReference {
             && sums.is_some_and(|sums| checksum(sums) == self.digest)
     }
 
-    /// The value, if the pages of an extent that was read are those for which the reference was made.
+    /// The value, if the extent that was read is the one for which the reference was made.
     pub fn value_in(self, pages: &[u8]) -> Option<&[u8]> {
         let is_sound = pages.len() == self.extent().bytes() && verify_header(pages, self.extent()).is_ok();
         if !is_sound || !self.leads_to(pages) {
@@ -75,7 +75,7 @@ impl BlobReference {
         pages.get(HEADER_BYTES..)?.get(..self.length as usize)
     }
 
-    /// The bytes of the reference, of which [`decode`](Self::decode) makes it again.
+    /// The bytes of the reference, which [`decode`](Self::decode) decodes again.
     pub fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {
         let mut bytes = [0; BLOB_REFERENCE_BYTES];
         for (target, number) in bytes.chunks_exact_mut(8).zip([self.head.0, self.length, self.digest]) {
@@ -99,7 +99,7 @@ pub(crate) fn chunks(length: u64) -> u64 {
     length.div_ceil(CHUNK_BYTES)
 }
 
-/// How many pages a value takes.
+/// The number of pages that a value takes.
 pub(crate) fn pages(length: u64) -> u32 {
     (trailer_at(length) + 8 * chunks(length)).div_ceil(PAGE_SIZE as u64) as u32
 }

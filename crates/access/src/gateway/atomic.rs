@@ -1,4 +1,4 @@
-//! The atomic change: the latches on what is changed together, and the record of what is done.
+//! The atomic change: the latches on the pages that are changed together, and the record of the changes.
 
 use super::encoding::RecordKind;
 use super::page_change::{NodeImage, PageChange, ValueImage};
@@ -39,11 +39,11 @@ impl<'p, P: Pager> Latched<'p, P> {
     }
 }
 
-/// A newly allocated page for a node, to which nothing refers. It is freed again, unless the change is committed.
+/// A newly allocated page for a node, to which nothing refers. It is freed again unless the change is committed.
 pub(crate) struct Fresh<'p, P: Pager + 'p>(pub(super) P::Allocated<'p>);
 
 impl<'p, P: Pager> Fresh<'p, P> {
-    /// Allocates a page. That may wait for memory, so it comes before the first latch.
+    /// Allocates a page. This may wait for memory, so it comes before the first latch.
     pub fn allocate(pager: &'p P) -> Result<Self, PoolError> {
         pager.allocate(1, PageKind::TREE_NODE).map(Self)
     }
@@ -61,38 +61,38 @@ impl<'p, P: Pager> Fresh<'p, P> {
 /// A bug that tests of whole databases plant, to show that they would find it.
 #[derive(Debug)]
 pub(super) enum Bug {
-    /// The LSN of a page begins from zero with each life of it.
+    /// The LSN of a page begins at zero each time the page is allocated anew.
     NewLifeWithoutLsn,
-    /// The last one of several pages of objects that are changed together is not recorded.
+    /// The last of several pages of objects that are changed together is not recorded.
     ObjectsLeftOut,
-    /// A node that has been merged or moved may be used again before that is durable.
+    /// A node that has been merged or moved may be reused before the change is durable.
     FreedBeforeItIsDurable,
-    /// A page is changed that a snapshot needs as it was.
+    /// A page is changed although a snapshot needs its old contents.
     PageNotKept,
 }
 
 /// A page that the commit frees.
 pub(crate) struct Doomed<'p, P: Pager + 'p>(pub Latched<'p, P>);
 
-/// The pages of an atomic change: one, or several of them.
+/// The pages of an atomic change, one or several.
 pub(crate) trait PageSet<'p, P: Pager + 'p> {
-    /// Optimistic guards on the pages as the change left them.
+    /// Optimistic guards on the pages as the change has left them.
     type Seen;
 
-    /// Whether the record counts by itself.
+    /// When the record counts, as far as the pages decide it.
     fn kind(&self) -> RecordKind {
         RecordKind::Single
     }
-    /// Shows the pages that are there, and have an LSN below `from`, before they are changed; after they have been, if `is_changed`: then
-    /// new ones too, and none that the commit frees.
+    /// Shows the pages that exist and have an LSN below `from`, before they are changed. If `is_changed`, it shows them
+    /// after the change: new pages too, and none that the commit frees.
     fn show(&mut self, _from: Lsn, _is_changed: bool, _show: &mut dyn FnMut(&[u8])) {}
-    /// Records what the commit itself does.
+    /// Adds to the record what the commit itself does.
     fn describe(&self, _record: &mut Record) {}
-    /// Records the pages that stay and have one of these LSNs, as they are now.
+    /// Adds to the record the present images of the pages that stay and whose LSN lies in this range.
     fn describe_images(&self, _lsns: &Range<Lsn>, _record: &mut Record) {}
     /// Sets the LSN of the pages that stay.
     fn stamp(&mut self, _lsn: Lsn) {}
-    /// Gives up the latches. The record at `lsn` tells of the change; zero if none does.
+    /// Releases the latches. `lsn` is the LSN of the record of the change; zero if it has none.
     fn release(self, pager: &'p P, lsn: Lsn) -> Self::Seen;
 }
 
@@ -204,27 +204,27 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
     }
 }
 
-/// What changes records.
+/// The originator of changes of records.
 pub(crate) trait Recorder {
     /// When the record counts.
     fn kind(&self) -> RecordKind;
-    /// The change has its LSN, the place of its record if it is recorded, and its pages are still latched.
+    /// The change has its LSN, which is the place of its record if it is recorded. Its pages are still latched.
     fn recorded(&self, lsn: Lsn);
 }
 
-/// Describes what is done to the pages of an atomic change, and does it.
+/// Describes the changes of the pages of an atomic change, and makes them.
 pub(crate) struct Recording<'p, P: Pager> {
     pager: &'p P,
     /// The root of the tree that is changed.
     tree: PageId,
-    /// One word, which stays in a register and is null if changes are not recorded. What fills it is out of line, and given
-    /// copies: what a change needs lies in memory only then.
+    /// One word, which stays in a register and is null if changes are not recorded. The code that fills it is out of
+    /// line and works on copies, so that the data of a change lies in memory only if changes are recorded.
     record: ManuallyDrop<Option<Box<Record>>>,
     records: bool,
     changed: bool,
 }
 
-/// The old value of a record, when it is not needed.
+/// The old value of a record, where it is not needed.
 const UNKNOWN: ValueImage<'static> = ValueImage { kind: ValueKind::Inline, bytes: &[] };
 
 impl<'p, P: Pager> Recording<'p, P> {
@@ -233,15 +233,15 @@ impl<'p, P: Pager> Recording<'p, P> {
         Self { pager, tree, record: ManuallyDrop::new(None), records, changed: false }
     }
 
-    /// What is done from now on puts back what was there before.
+    /// Marks all further changes as restoring what was there before.
     pub fn restore(&mut self) {
         if self.records {
             *self.record = Some(Record::restoring(self.tree));
         }
     }
 
-    /// Changes a page; on an error it stays as it was, and the atomic change is to be dropped. `known` is the slot of the
-    /// key, if the caller has found it since the page was latched.
+    /// Changes a page; on an error the page is unchanged, and the atomic change is to be dropped. `known` is the slot
+    /// of the key, if the caller has found it since the page was latched.
     #[inline(always)]
     pub fn apply(
         &mut self,
@@ -273,8 +273,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.make(leaf, Some(index), &PageChange::Remove { key, before: UNKNOWN })
     }
 
-    /// Lets `change` change the value of `key`, in slot `index` of a leaf, where it lies. If changes are recorded, `change` gets a
-    /// copy, and the bytes that then differ go into the leaf.
+    /// Lets `change` change the value of `key`, in slot `index` of a leaf, in place. If changes are recorded, `change`
+    /// gets a copy, and the bytes that differ afterwards go into the leaf.
     #[inline(always)]
     pub fn patch<T>(
         &mut self,
@@ -316,7 +316,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         Ok(())
     }
 
-    /// Makes a change in a copy of the page, so that [installing](Self::install) it cannot fail. `image` is zero.
+    /// Makes a change in a copy of the page, so that [installing](Self::install) it cannot fail. `image` is zeroed.
     pub fn prepare<'c>(
         page: &Latched<'p, P>,
         change: PageChange<'c>,
@@ -331,14 +331,14 @@ impl<'p, P: Pager> Recording<'p, P> {
         Ok(Prepared { change, image })
     }
 
-    /// Does what has been prepared for the page, which has stayed latched.
+    /// Makes the change that has been prepared for the page, which has stayed latched.
     pub fn install(&mut self, page: &mut Latched<'p, P>, prepared: &Prepared<'_>) {
         self.describe(page.id(), &prepared.change);
         NodeMut::new(page.0.page_mut()).take_over(prepared.image);
         self.changed = true;
     }
 
-    /// Ends a leaf as planned. The leaf has stayed latched since.
+    /// Ends a leaf as planned. The leaf has stayed latched since the plan was made.
     pub fn end(&mut self, leaf: &mut Latched<'p, P>, end: &End) {
         self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
         NodeMut::new(leaf.0.page_mut()).end_at(end);
@@ -384,7 +384,7 @@ impl<'p, P: Pager> Recording<'p, P> {
 }
 
 impl<P: Pager> Drop for Recording<'_, P> {
-    // Inlined, as the drop of a guard: what is dropped where a change fails need not lie in memory where it succeeds.
+    // Inlined, like the drop of a guard: data dropped when a change fails need not lie in memory when it succeeds.
     #[inline(always)]
     fn drop(&mut self) {
         debug_assert!(!self.changed || std::thread::panicking(), "an atomic change was not committed");
@@ -406,32 +406,32 @@ pub(crate) struct Prepared<'c> {
     image: &'c [u8; NODE_BYTES],
 }
 
-/// What the pages of a change need beside their record.
+/// What the pages of a change need besides their record.
 #[derive(Clone, Copy)]
 pub(crate) struct Needs {
-    /// From where on pages are kept, as the change found it; none if its tree keeps no pages.
+    /// The place from which on pages are kept, as it was when the change began; none if its tree keeps no pages.
     kept: Option<Lsn>,
-    /// They get an LSN.
+    /// Whether the pages get an LSN.
     lsn: bool,
 }
 
 /// Changes of one or several pages of a tree that happen together, under latches on all of them.
 ///
-/// It may be taken apart and put together again: where a change of one leaf is made, its parts are dropped one by one if that panics, and
-/// stay in registers otherwise.
+/// It may be taken apart and put together again: where a change of one leaf is made, its parts are dropped one by one
+/// on a panic, and stay in registers otherwise.
 #[must_use = "what was changed must be committed"]
 pub(crate) struct AtomicChange<'p, P: Pager, H> {
     /// The latched pages.
     pub pages: H,
     /// The changes made to them.
     pub recording: Recording<'p, P>,
-    /// What its pages need.
+    /// What the pages need.
     pub needs: Needs,
 }
 
 impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
-    /// Begins to change pages of the tree with this root. If it `keeps` pages, snapshots may need what they hold now. Whether it needs
-    /// an LSN has been asked when the pages were latched.
+    /// Begins to change pages of the tree with this root. If `keeps`, snapshots may need the present contents of its
+    /// pages. `needs_lsn` is what the pager answered when the pages were latched.
     #[inline(always)]
     pub fn new(pager: &'p P, tree: PageId, mut pages: H, keeps: bool, needs_lsn: bool) -> Self {
         let kept = (keeps && needs_lsn).then(|| pager.kept_from());
@@ -450,8 +450,9 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         self.commit_by(None, None)
     }
 
-    /// [`commit`](Self::commit) of the change of a record, which also frees an extent to which that has referred until now.
-    // Inlined, because every change ends here: guards stay in registers.
+    /// [`commit`](Self::commit) for the change of a record; also frees an extent to which the record referred until
+    /// now.
+    // Inlined, because every change ends here: so guards stay in registers.
     #[inline(always)]
     pub fn commit_by(self, recorder: Option<&dyn Recorder>, extent: Option<Extent>) -> H::Seen {
         let Self { pages, mut recording, needs: Needs { kept, lsn } } = self;
@@ -465,7 +466,7 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         }
         let (pager, record) = (recording.pager, recording.record.take());
         let kept = kept.map(|from| (recording.tree, from));
-        // There is no record to be freed.
+        // The record has been taken out, so nothing is left to free.
         std::mem::forget(recording);
         if let Some(record) = record {
             return commit_recorded(pager, pages, record, (recorder, extent), kept);
@@ -480,7 +481,7 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     }
 }
 
-/// Ends a change that is not recorded, and whose pages need an LSN all the same.
+/// Ends a change that is not recorded, but whose pages need an LSN.
 #[inline(never)]
 fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
     pager: &'p P,
@@ -499,7 +500,7 @@ fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
     seen
 }
 
-/// Gives the record its place in the log while all pages are latched, and hands it over after they are released.
+/// Reserves the record's place in the log while all pages are latched, and hands it over after they are released.
 #[inline(never)]
 pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     pager: &'p P,
@@ -525,7 +526,7 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
         pages.stamp(lsn);
     }
     let seen = pages.release(pager, lsn);
-    // Before the record is filled: a checkpoint waits for that, and then knows all that is allocated and freed.
+    // Before the record is filled: a checkpoint waits for that, and then knows everything that is allocated and freed.
     if let Some(extent) = record.adopted {
         pager.note_allocated(extent, lsn);
     }
@@ -537,7 +538,7 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     seen
 }
 
-/// Reserves the place of the record, which has images of all pages that need one there.
+/// Reserves the place of the record, which has images of all pages that need one at that place.
 ///
 /// A checkpoint that begins meanwhile may place itself before the record: then more pages need an image.
 fn reserve<'p, P: Pager, H: PageSet<'p, P>>(pager: &'p P, pages: &H, record: &mut Record) -> Lsn {
@@ -561,7 +562,7 @@ fn reserve<'p, P: Pager, H: PageSet<'p, P>>(pager: &'p P, pages: &H, record: &mu
     }
 }
 
-/// Keeps the pages of a change that has its LSN, if pages are kept from another place on than the change found when it began.
+/// Keeps the pages of a change that has its LSN, if pages are kept from another place on than when the change began.
 #[inline(always)]
 fn keep_again<'p, P: Pager + 'p, H: PageSet<'p, P>>(pager: &P, kept: Option<(PageId, Lsn)>, pages: H) -> H {
     if let Some((tree, before)) = kept
@@ -575,7 +576,7 @@ fn keep_again<'p, P: Pager + 'p, H: PageSet<'p, P>>(pager: &P, kept: Option<(Pag
 }
 
 /// Keeps pages of the tree with this root.
-// The latches are taken by value and given back, so that they need not lie in memory while no page is kept.
+// The latches are taken by value and returned, so that they need not lie in memory while no page is kept.
 #[cold]
 #[inline(never)]
 fn show<'p, P: Pager + 'p, H: PageSet<'p, P>>(
@@ -591,7 +592,7 @@ fn show<'p, P: Pager + 'p, H: PageSet<'p, P>>(
 /// Frees an extent to which nothing refers any more, as the record at `lsn` says.
 #[inline]
 fn discard<P: Pager>(pager: &P, extent: Option<Extent>, lsn: Lsn) {
-    // It was found to be allocated under the leaf's latch. So this fails only if an operation on a damaged record
-    // elsewhere has freed it since; the change has been made all the same.
+    // The extent was found to be allocated under the leaf's latch. So this fails only if an operation on a damaged
+    // record elsewhere has freed it since; the change has been made all the same.
     let _ = extent.map(|extent| pager.discard(extent, lsn));
 }

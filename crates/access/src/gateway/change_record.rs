@@ -7,10 +7,10 @@ use vellum_base::{Extent, PageId};
 
 /// The record of an atomic change.
 ///
-/// It has at most one change of a page that is there before and after it, and perhaps the image of that page.
+/// It has at most one change of a page that exists both before and after it, and perhaps the image of that page.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangeRecord<'a> {
-    /// Whether it counts by itself.
+    /// When the record counts.
     pub kind: RecordKind,
     /// The root of the tree that was changed.
     pub tree: PageId,
@@ -26,16 +26,16 @@ pub enum SpaceEvent {
     Freed,
 }
 
-/// A change of a page as recovery does it.
+/// A change of a page as recovery redoes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageRedo<'a> {
     /// The page.
     pub page: PageId,
     /// What [`redo`](super::redo) does to it.
     pub change: PageChange<'a>,
-    /// Whether the change makes the page anew: it is given as zeroes, whatever it holds.
+    /// Whether the change makes the page anew: redo then starts from zeroes, whatever the page holds.
     pub fresh: bool,
-    /// What of the record tells of it, of which [`decode`](Self::decode) makes the same.
+    /// The bytes of the record that describe the change; [`decode`](Self::decode) decodes them.
     pub bytes: &'a [u8],
 }
 
@@ -48,9 +48,10 @@ impl<'a> PageRedo<'a> {
     /// Takes the [`bytes`](Self::bytes) of one change off those of several.
     ///
     /// # Errors
-    /// If they are not such.
-    // Inlined where little of it is looked at. Besides, what is moved as a whole right after its parts were written is read back in other pieces, for
-    // which the processor waits until all that was stored before is in its cache.
+    /// If they are not the bytes of a change.
+    // Inlined where a caller looks at little of the change. Also, a value that is moved as a whole right after its
+    // parts were written is read back in other pieces, which makes the processor wait until its earlier stores are in
+    // the cache.
     #[inline(always)]
     pub fn decode(rest: &mut &'a [u8]) -> Result<Self, RecordFault> {
         let whole = *rest;
@@ -59,7 +60,7 @@ impl<'a> PageRedo<'a> {
         Ok(Self::new(page, change, bytes))
     }
 
-    /// The [`bytes`](Self::bytes) with an empty value before: that is needed for undo alone.
+    /// The [`bytes`](Self::bytes) with an empty before-image, which only undo needs.
     #[inline]
     pub fn redo_bytes(&self) -> RedoBytes<'a> {
         /// The length of an empty run.
@@ -69,23 +70,23 @@ impl<'a> PageRedo<'a> {
             PageChange::Patch { before, .. } => before,
             _ => return RedoBytes { first: self.bytes, last: &[] },
         };
-        // It is the last field of each of them, behind its length.
+        // The before-image is the last field of each of them, and its length precedes it.
         let first = self.bytes.len().saturating_sub(EMPTY.len() + before.len());
         RedoBytes { first: self.bytes.get(..first).unwrap_or_default(), last: EMPTY }
     }
 }
 
-/// What redo needs of a change, as [`PageRedo::decode`] takes it, in two pieces.
+/// The bytes of a change that redo needs, in the form that [`PageRedo::decode`] takes, in two pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RedoBytes<'a> {
-    /// The first one.
+    /// The first piece.
     pub first: &'a [u8],
-    /// The second one, which is empty if the first one is all.
+    /// The second piece, which is empty if the first one is all.
     pub last: &'static [u8],
 }
 
 impl RedoBytes<'_> {
-    /// How many bytes both have.
+    /// The number of bytes of both pieces.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a change is never empty")]
     pub fn len(&self) -> usize {
@@ -100,13 +101,13 @@ impl PageChange<'_> {
         matches!(self, Self::Format { .. } | Self::FormatObjects { .. })
     }
 
-    /// Whether it is a whole page, as another change in the same record leaves it.
+    /// Whether it is the image of a whole page, as another change in the same record leaves it.
     #[inline]
     pub fn is_image(&self) -> bool {
         matches!(self, Self::Image { .. } | Self::ObjectsImage { .. })
     }
 
-    /// What this says of extents, if it is about `page`.
+    /// The space events of this change, if `page` is its page.
     #[inline]
     pub fn space_events(&self, page: PageId) -> impl Iterator<Item = (Extent, SpaceEvent)> + use<> {
         let (pages, count, event) = match *self {
@@ -123,17 +124,17 @@ impl PageChange<'_> {
     }
 }
 
-/// How the change of a record is undone.
+/// How to undo the change of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UndoChange<'a> {
-    /// The record becomes what it was.
+    /// Restore the record to what it was.
     Restore {
         /// The key.
         key: &'a [u8],
         /// The value that it had, if there was one.
         before: Option<ValueImage<'a>>,
     },
-    /// Some bytes of its value become what they were.
+    /// Restore some bytes of the value.
     Patch {
         /// The key.
         key: &'a [u8],
@@ -145,10 +146,10 @@ pub enum UndoChange<'a> {
 }
 
 impl<'a> ChangeRecord<'a> {
-    /// Takes bytes for a record.
+    /// Decodes the beginning of a record.
     ///
     /// # Errors
-    /// If there are too few bytes, or it is another kind of record. All other faults show when the changes are read.
+    /// If there are too few bytes, or this is another kind of record. Other faults are found when the changes are read.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
         let mut rest = bytes;
         let kind = RecordKind::decode(&mut rest).ok_or(RecordFault { left: bytes.len() })?;
@@ -177,8 +178,8 @@ impl<'a> ChangeRecord<'a> {
         })
     }
 
-    /// How what this does to a record of a tree is undone: by [`Tree::undo`](crate::Tree::undo) of the tree with this root.
-    /// `None` if it changes none. The record of a change of a transaction changes one.
+    /// How to undo the change that this makes to a record of a tree: by [`Tree::undo`](crate::Tree::undo) of the tree
+    /// with this root. `None` if it changes no record. A transaction's record of a change always changes one.
     ///
     /// # Errors
     /// If a change is malformed.
@@ -197,7 +198,8 @@ impl<'a> ChangeRecord<'a> {
         Ok(None)
     }
 
-    /// What the record says of extents, up to the first fault. The extents may be any; of a run of nodes, each is one.
+    /// The space events of the record, up to the first fault. The extents are unchecked; each node of a run is an
+    /// extent.
     pub fn space_events(self) -> impl Iterator<Item = Result<(Extent, SpaceEvent), RecordFault>> {
         self.changes().flat_map(|change| {
             let fault = change.err().map(Err);
@@ -205,7 +207,7 @@ impl<'a> ChangeRecord<'a> {
         })
     }
 
-    /// What is to be redone of the record in each page, up to the first fault.
+    /// The changes of the record that are to be redone, each with its page, up to the first fault.
     pub fn page_changes(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
         self.redone_and_others().filter_map(|change| match change {
             Ok((change, is_redone)) => is_redone.then_some(Ok(change)),
@@ -213,7 +215,7 @@ impl<'a> ChangeRecord<'a> {
         })
     }
 
-    /// Whether it has the image of a page.
+    /// Whether the record has the image of a page.
     #[cold]
     fn has_image(self, page: PageId) -> bool {
         let mut changes = self.each().map_while(Result::ok);
@@ -223,7 +225,7 @@ impl<'a> ChangeRecord<'a> {
     /// The changes, and whether each is to be redone in its page, up to the first fault.
     #[inline]
     pub fn redone_and_others(self) -> impl Iterator<Item = Result<(PageRedo<'a>, bool), RecordFault>> {
-        // Images come last, and most records have one change: nothing is looked for behind the last one.
+        // Images come last, and most records have one change: for the last change no search is needed.
         let mut left = self.rest.len();
         self.each().map(move |redo| {
             let redo = redo?;

@@ -11,7 +11,7 @@ pub(super) fn difference(before: &[u8], after: &[u8]) -> Range<usize> {
     from..before.len() - equal_last(before, after)
 }
 
-/// How many bytes at the beginning are equal. Looks at many at a time, for values have hundreds, of which few change; then at a word.
+/// The number of equal bytes at the beginning. Compares blocks first, since values are long and few bytes change.
 fn equal_first(before: &[u8], after: &[u8]) -> usize {
     let ((old, _), (new, _)) = (before.as_chunks::<BLOCK>(), after.as_chunks::<BLOCK>());
     let mut same = BLOCK * old.iter().zip(new).take_while(|(a, b)| a == b).count();
@@ -30,7 +30,7 @@ fn equal_first(before: &[u8], after: &[u8]) -> usize {
     same + bytes.take_while(|(a, b)| a == b).count()
 }
 
-/// How many bytes at the end are equal.
+/// The number of equal bytes at the end.
 fn equal_last(before: &[u8], after: &[u8]) -> usize {
     let ((_, old), (_, new)) = (before.as_rchunks::<BLOCK>(), after.as_rchunks::<BLOCK>());
     let mut same = BLOCK * old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -50,7 +50,7 @@ fn equal_last(before: &[u8], after: &[u8]) -> usize {
     same + bytes.take_while(|(a, b)| a == b).count()
 }
 
-/// How many bytes are compared at once, at first and then.
+/// The number of bytes compared at once: first blocks, then words.
 const BLOCK: usize = 32;
 const WORD: usize = size_of::<u64>();
 

@@ -1,17 +1,18 @@
 //! The encoding of the record of an atomic change: see *Records of changes* in FILE_FORMAT.md.
 //!
-//! Little-endian. The first byte is the [kind](RecordKind) of the record; if it is one of a group or of a transaction, the
-//! number of that follows in 8 bytes, and then, if it undoes a change, the LSN of that in 8, or, if it ends a group of a transaction, the
-//! number of the group. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
-//! kind of change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are
-//! preceded by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and
-//! digests have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
+//! Little-endian. The first byte is the [kind](RecordKind) of the record. For a record of a group or of a transaction
+//! the number of the group or transaction follows in 8 bytes. Then comes, in 8 bytes, the LSN of the undone change if
+//! the record undoes one, or the number of the group if it ends a group of a transaction. Then comes the root of the
+//! tree in 8 bytes, and for each change the id of its page in 8 bytes, the kind of change in 1, and the fields of the
+//! change in the order in which [`PageChange`] has them. A run of bytes is preceded by its length in 2 bytes. Before
+//! the length of a value comes a byte that is 1 for a reference to a large value. Page ids and digests have 8 bytes,
+//! counts of pages 4, offsets 2, kinds of page 1.
 
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use crate::node::ValueKind;
 use vellum_base::{Lsn, PageId, PageKind};
 
-/// The bytes of a record are cut off or have no meaning.
+/// The bytes of a record are truncated or meaningless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the record of a change is malformed, {left} bytes before its end")]
 pub struct RecordFault {
@@ -19,7 +20,7 @@ pub struct RecordFault {
     pub left: usize,
 }
 
-/// The most bytes before the tree.
+/// The most bytes that precede the root of the tree.
 pub(super) const HEAD_BYTES_MAX: usize = 17;
 
 /// When a record counts. It is redone in any case, unless it is one of a group that is not complete.
@@ -33,8 +34,8 @@ pub enum RecordKind {
     Last(u64),
     /// It belongs to the transaction of this number, and is undone unless that is committed.
     Transaction(u64),
-    /// It is the last record of a group that fills a tree for a transaction. It is not undone: no other transaction sees the tree unless the
-    /// transaction is committed.
+    /// It is the last record of a group that fills a tree for a transaction. It is not undone: no other transaction
+    /// sees the tree unless the transaction is committed.
     Loaded {
         /// The number of the transaction.
         transaction: u64,
@@ -51,7 +52,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The bytes before the tree: they end at the end of the array, and begin at the place that is returned too.
+    /// The bytes before the root of the tree: they end at the end of the array, and begin at the returned index.
     pub(super) fn head(self) -> (usize, [u8; HEAD_BYTES_MAX]) {
         let mut head = [0; HEAD_BYTES_MAX];
         let (start, tag, last) = match self {
@@ -76,7 +77,7 @@ impl RecordKind {
         (start, head)
     }
 
-    /// Takes the bytes before the tree off a record.
+    /// Takes the bytes before the root of the tree off a record.
     #[inline]
     pub(super) fn decode(rest: &mut &[u8]) -> Option<Self> {
         match u8::decode(rest)? {
@@ -91,7 +92,7 @@ impl RecordKind {
     }
 }
 
-/// Writes and reads the kinds of change, each given with its tag and its fields in their order.
+/// Encodes and decodes the kinds of change, each given with its tag and its fields in order.
 macro_rules! encoding {
     ($($tag:literal $kind:ident { $($field:ident),* })*) => {
         impl<'a> PageChange<'a> {
@@ -107,7 +108,7 @@ macro_rules! encoding {
             }
 
             /// Takes the change of a page off a record.
-            // Inlined where little of it is looked at: the rest is only passed over then.
+            // Inlined where a caller looks at little of the change: the rest is only skipped then.
             #[inline(always)]
             pub(super) fn decode(rest: &mut &'a [u8]) -> Option<(PageId, Self)> {
                 let page = PageId::decode(rest)?;
@@ -144,11 +145,11 @@ encoding! {
     20 ObjectsImage { contents }
 }
 
-/// What a record is made of.
+/// A part of a record.
 pub(super) trait Field<'a>: Sized {
     /// Appends the field to a record.
     fn encode(self, record: &mut Vec<u8>);
-    /// Takes the field off a record; `None` if it is cut off or has no meaning.
+    /// Takes the field off a record; `None` if it is truncated or meaningless.
     fn decode(rest: &mut &'a [u8]) -> Option<Self>;
 }
 
@@ -194,7 +195,7 @@ composed! {
 }
 
 impl<'a> Field<'a> for &'a [u8] {
-    /// Bytes of one page, so that their length fits into 16 bits.
+    /// The bytes are those of one page, so their length fits into 16 bits.
     fn encode(self, record: &mut Vec<u8>) {
         (self.len() as u16).encode(record);
         record.extend_from_slice(self);

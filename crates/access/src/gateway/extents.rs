@@ -1,6 +1,6 @@
 //! Extents whose contents are written past the log: large values, and the nodes of bulk loads.
 //!
-//! No record tells of them until they are referred to. By then they are durable.
+//! No record mentions them until something refers to them. By then they are durable.
 
 use super::atomic::{PageSet, commit_recorded};
 use super::record::{Record, written};
@@ -9,8 +9,8 @@ use crate::{blob::BlobReference, error::AccessError, node::NodeError};
 use vellum_base::{Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 
-/// Makes an extent for a large value, in memory. `fill` writes the contents and returns their digest. Nothing refers to the
-/// extent yet: the caller [persists](persist) it and refers to it, or [abandons](abandon) it.
+/// Creates an extent for a large value, in memory. `fill` writes the contents and returns their digest. Nothing refers
+/// to the extent yet: the caller [persists](persist) it and refers to it, or [abandons](abandon) it.
 pub(crate) fn new_blob<P: Pager>(
     pager: &P,
     pages: u32,
@@ -54,18 +54,18 @@ pub(crate) fn stream_blob<P: Pager>(
     Ok((stream.finish()?, digest))
 }
 
-/// Makes the contents of a new large value durable, if changes are recorded: the record that refers to it may be durable at
-/// any moment.
+/// Makes the contents of a new large value durable if changes are recorded, because the record that refers to it may
+/// become durable at any moment.
 pub(crate) fn persist<P: Pager>(pager: &P, reference: BlobReference) -> Result<(), PoolError> {
     pager.persist(&[reference.extent()])
 }
 
-/// While there is one, no redo point comes between what [`persist`] and [`NodeStream::settle`] have recorded of contents and
-/// the record that refers to them.
+/// While one exists, no redo point comes between what [`persist`] and [`NodeStream::settle`] have recorded of contents
+/// and the record that refers to them.
 pub(crate) struct Undivided<'p, P: Pager>(Option<&'p P>);
 
 impl<'p, P: Pager> Undivided<'p, P> {
-    /// Begins. No latch is held.
+    /// Begins. The caller holds no latch.
     pub fn begin(pager: &'p P) -> Self {
         let recording = (pager.records() && pager.records_contents()).then_some(pager);
         recording.map(P::begin_group);
@@ -81,15 +81,16 @@ impl<P: Pager> Drop for Undivided<'_, P> {
 
 /// Frees a new large value to which nothing will refer.
 pub(crate) fn abandon<P: Pager>(pager: &P, reference: BlobReference) {
-    // No record says that it was allocated, so none says that it is freed. It is allocated, so this does not fail.
+    // No record says that it was allocated, so none needs to say that it is freed. It is allocated, so this does not
+    // fail.
     let _ = pager.discard(reference.extent(), Lsn(0));
 }
 
-/// Frees a large value of the tree with the root `tree` to which no record refers any more, nor anything that could be undone
-/// or be seen by a snapshot: a transaction has replaced or removed it.
+/// Frees a large value of the tree with the root `tree` that a transaction has replaced or removed. No record refers to
+/// it any more, undo cannot refer to it again, and no snapshot sees it.
 ///
 /// # Errors
-/// If it is not allocated.
+/// If the large value is not allocated.
 pub fn free_large<P: Pager>(pager: &P, tree: PageId, reference: BlobReference) -> Result<(), AccessError> {
     let extent = reference.extent();
     if !pager.is_extent(extent) {
@@ -108,12 +109,12 @@ pub(crate) struct NodeStream<'p, P: Pager + 'p> {
     pager: &'p P,
     tree: PageId,
     pages: P::Pages<'p>,
-    /// What is to be recorded, if changes are.
+    /// The runs of nodes to be recorded, if changes are recorded.
     runs: Vec<(PageId, u32)>,
     blobs: Vec<BlobReference>,
 }
 
-/// The error for a node of a bulk load that cannot be written, which would be a fault of the load.
+/// The error for a node of a bulk load that cannot be written, which would be a bug of the load.
 #[cold]
 pub(crate) fn not_a_node(root: PageId, error: NodeError) -> AccessError {
     PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()
@@ -156,7 +157,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
     }
 
     /// Waits until all nodes can be read, and, if changes are recorded, until they and the large values are durable.
-    /// Gives what is to be recorded of them.
+    /// Returns what is to be recorded of them.
     pub fn settle(&mut self) -> Result<RecordGroup<'p, P>, PoolError> {
         self.pages.settle()?;
         let mut group = RecordGroup::begin(self.pager);
@@ -170,7 +171,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
     }
 }
 
-/// All nodes and adopted extents are kept: from now on the tree refers to them.
+/// Keeps all nodes and adopted extents: from now on the tree refers to them.
 impl<'p, P: Pager> PageSet<'p, P> for NodeStream<'p, P> {
     type Seen = ();
 

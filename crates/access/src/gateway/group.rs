@@ -10,13 +10,13 @@ use std::marker::PhantomData;
 use vellum_base::{Extent, Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, Pager, PoolError};
 
-/// Trees that are made or freed together with a record of another tree, which says where they are: all of it happens when
-/// that record is inserted or removed, by [`Tree::insert_last`](crate::Tree::insert_last) or
-/// [`Tree::remove_last`](crate::Tree::remove_last), and nothing of it otherwise. A group that is dropped before frees what
-/// it made, and frees nothing else.
+/// Trees that are created or freed together with a record of another tree, which says where they are. All of it happens
+/// when that record is inserted or removed, by [`Tree::insert_last`](crate::Tree::insert_last) or
+/// [`Tree::remove_last`](crate::Tree::remove_last); otherwise nothing happens. A group that is dropped earlier frees
+/// the pages that it made, and nothing else.
 ///
-/// In the log this is one record, or, if that became too long, several that count only if the last of them is there: see
-/// [`ChangeLog::begin_group`](vellum_pool::ChangeLog::begin_group).
+/// In the log this is one record, or, if that became too long, several that count only if the last of them is there:
+/// see [`ChangeLog::begin_group`](vellum_pool::ChangeLog::begin_group).
 ///
 /// ```
 /// # use vellum_access::{RecordGroup, Tree};
@@ -37,15 +37,15 @@ use vellum_pool::{AllocatedPage, Pager, PoolError};
 #[must_use = "nothing of it happens"]
 pub struct RecordGroup<'p, P: Pager> {
     pager: &'p P,
-    /// The number of the group, once a record of it is in the log.
+    /// The number of the group, once one of its records is in the log.
     number: Option<u64>,
-    /// The number of the transaction for which it fills a tree.
+    /// The number of the transaction for which the group fills a tree.
     transaction: Option<u64>,
-    /// What no record tells yet.
+    /// The changes that are in no record of the log yet.
     record: Option<Box<Record>>,
-    /// The pages that were made.
+    /// The pages that the group made.
     made: Vec<PageId>,
-    /// The extents that are to be freed, and the levels of nodes.
+    /// The extents that are to be freed, with the levels of nodes.
     freed: Vec<(Extent, u8)>,
     /// A group in the log begins and ends on one thread.
     thread: PhantomData<*const ()>,
@@ -65,7 +65,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         }
     }
 
-    /// What happens is told as part of this transaction.
+    /// Makes the group part of this transaction.
     pub(crate) fn of_transaction(&mut self, number: u64) {
         self.transaction = Some(number);
         self.number();
@@ -79,7 +79,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         self.pager
     }
 
-    /// Adds a new node that `fill` fills.
+    /// Adds a new node, which `fill` fills.
     pub(crate) fn make(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
@@ -90,15 +90,16 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         fill(page.0.page_mut()).map_err(|error| PoolError::contents(id, error.to_string()))?;
         let mut node = [0; NODE_BYTES];
         node.copy_from_slice(page.0.page_mut());
-        // Nothing refers to it, so its latch need not be held until it is recorded. Its LSN stays zero: storage may
-        // have it before.
+        // Nothing refers to the page, so its latch need not be held until it is recorded. Its LSN stays zero: it may
+        // reach storage before its record.
         drop(page.0.keep(Lsn(0)));
         self.made.push(id);
         self.push(id, id, &PageChange::Format { image: NodeImage::of(&node) });
         Ok(id)
     }
 
-    /// Adds a new page of objects that `fill` fills, whose heap has this page as its root. Nothing changes it before the group has ended.
+    /// Adds a new page of objects, filled by `fill`, to the heap with this root. Nothing changes the page before the
+    /// group has ended.
     ///
     /// # Errors
     /// If the file cannot grow or the pool has no room.
@@ -116,12 +117,12 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         Ok(id)
     }
 
-    /// Adds a page of objects, or the extent of a large one, that is to be freed.
+    /// Adds a page of objects, or the extent of a large one, to what is to be freed.
     pub fn free_objects(&mut self, owner: PageId, extent: Extent) {
         self.free(owner, vec![(extent, 0)]);
     }
 
-    /// Adds extents of the tree `tree` that are to be freed, each after those that refer to it.
+    /// Adds extents of the tree `tree` to what is to be freed. Each comes after the extents that refer to it.
     pub(crate) fn free(&mut self, tree: PageId, extents: Vec<(Extent, u8)>) {
         for (extent, _) in &extents {
             self.push(tree, extent.head, &PageChange::Free { pages: extent.pages });
@@ -134,7 +135,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         if !self.pager.records() {
             return;
         }
-        // Only now, so that there is always something left for the last record, without which nothing counts.
+        // Only now, so that something is always left for the last record, without which nothing counts.
         let most = self.pager.record_bytes_max();
         if let Some(mut record) = self.record.take_if(|record| record.bytes().len() > most) {
             let number = self.number();
@@ -154,7 +155,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
     }
 }
 
-/// The last record has what no other tells.
+/// The last record holds the changes that no earlier record has.
 impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
     type Seen = ();
 
@@ -175,8 +176,8 @@ impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
             pager.note_allocated(Extent::page(page), lsn);
         }
         for (extent, level) in self.freed.drain(..) {
-            // It was found to be allocated when it was added. A thread may have an inner node still, and is to find that it has changed
-            // before what it refers to can be something else.
+            // The extent was found to be allocated when it was added. A thread may still be on an inner node, and must
+            // find that the node has changed before the pages to which it refers can be reused.
             let _ = if level > 0 { pager.discard_now(extent, lsn) } else { pager.discard(extent, lsn) };
         }
     }

@@ -1,7 +1,7 @@
-//! Pages of objects, whose bytes the crate `objects` lays out: how they are changed, and recorded.
+//! Changes, and their records, of pages of objects, whose bytes are laid out by the crate `objects`.
 //!
-//! What is done to such a page is told as bytes, not by key: nothing moves objects but what changes them. A page has no versions,
-//! so nothing is undone, and no page is kept for snapshots.
+//! Changes of such a page are described as bytes, not by key: only recorded changes move objects. Such a page has no
+//! versions, so nothing is undone, and it is not kept for snapshots.
 
 use super::atomic::{Bug, PageSet, commit_recorded};
 use super::page_change::PageChange;
@@ -14,33 +14,33 @@ use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
 
 /// Pages of objects of one heap under exclusive latches, to be changed together.
 ///
-/// A thread that has latched one does not wait for another one: if [`latch`](Self::latch) fails it drops all of them, and
-/// resolves the interrupt then.
+/// A thread that has latched one page does not wait for another one: if [`latch`](Self::latch) fails, the thread drops
+/// all of them, and then resolves the interrupt.
 #[must_use = "the latches are released at once"]
 pub struct LatchedObjects<'p, P: Pager + 'p> {
     pager: &'p P,
-    /// The root of the tree that says which pages the heap has.
+    /// The root of the tree that lists the pages of the heap.
     owner: PageId,
     pages: Vec<P::Exclusive<'p>>,
 }
 
 impl<'p, P: Pager> LatchedObjects<'p, P> {
-    /// None yet, of the heap whose directory has this root.
+    /// An empty set, for the heap whose directory has this root.
     pub fn new(pager: &'p P, owner: PageId) -> Self {
         Self { pager, owner, pages: Vec::new() }
     }
 
-    /// Latches one more page that was read optimistically, and shows what it holds.
+    /// Latches one more page that was read optimistically, and returns its bytes.
     ///
     /// # Errors
-    /// The interrupts of the restart protocol, if the page has changed since the guard was made, or nothing may be changed.
+    /// The interrupts of the restart protocol: the page has changed since the guard was made, or no change is allowed.
     pub fn latch(&mut self, page: P::Optimistic<'p>) -> Result<&[u8], Interrupt> {
         let page = self.pages.push_mut(page.upgrade()?);
         Ok(page.page())
     }
 
-    /// Makes the changes, one for each page in the order in which they were latched, as one record. From then on the large values
-    /// `made`, which are durable if there is a log, are referred to, and those `freed` are not any more.
+    /// Makes the changes, one for each page in the order in which they were latched, as one record. From then on the
+    /// large values `made` are referred to, and those in `freed` no longer are. `made` are durable if there is a log.
     pub fn commit(mut self, edits: &[PageEdits], made: &[BlobReference], freed: &[BlobReference]) {
         debug_assert_eq!(edits.len(), self.pages.len(), "a page is latched to be changed");
         let mut record = self.pager.records().then(|| Record::new(self.owner));
@@ -63,7 +63,7 @@ impl<'p, P: Pager> LatchedObjects<'p, P> {
     }
 }
 
-/// What a change has done.
+/// The latched pages of a change that has been made, and the large values that it allocates and frees.
 struct Changed<'c, 'p, P: Pager + 'p> {
     pages: Vec<P::Exclusive<'p>>,
     made: &'c [BlobReference],
@@ -104,7 +104,7 @@ impl<'p, P: Pager + 'p> PageSet<'p, P> for Changed<'_, 'p, P> {
     }
 }
 
-/// What follows the header of a page, up to the last byte that is not zero.
+/// The bytes after the header of a page, up to the last byte that is not zero.
 pub(super) fn contents_of(page: &[u8]) -> &[u8] {
     let body = page.get(HEADER_BYTES..).unwrap_or_default();
     let end = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

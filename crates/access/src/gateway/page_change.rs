@@ -1,10 +1,10 @@
-//! The changes of a page, as data, and the code that makes them.
+//! Changes of a page as data, and the code that makes them.
 
 use super::page_edits::PageEdits;
 use crate::node::{NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
 
-/// What a record holds under its key: the value, or a reference to a large one.
+/// The contents of a record: the value, or a reference to a large one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValueImage<'a> {
     /// Whether the bytes are the value itself or a reference.
@@ -46,8 +46,8 @@ impl<'a> NodeImage<'a> {
 
 /// A change of one page.
 ///
-/// Records are named by their keys, and children by their separators, not by their slots. A change of a record also has
-/// the old value, so that it can be [undone](Self::inverse).
+/// Records are identified by their keys, and children by their separators, not by their slots. A change of a record
+/// also has the old value, so that it can be [undone](Self::inverse).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageChange<'a> {
     /// A leaf gets a record with a new key.
@@ -81,22 +81,23 @@ pub enum PageChange<'a> {
         offset: u16,
         /// The new bytes.
         bytes: &'a [u8],
-        /// The old bytes, as many.
+        /// The old bytes, just as many.
         before: &'a [u8],
     },
     /// An inner node gets a separator after a child was split.
     InsertSeparator {
         /// The separator.
         separator: &'a [u8],
-        /// The child beyond it.
+        /// The child to the right of the separator.
         right: PageId,
     },
-    /// An inner node loses a separator, and with it the child beyond, which was merged into the one before.
+    /// An inner node loses a separator, and with it the child to its right, which was merged into the child to its
+    /// left.
     RemoveSeparator {
         /// The separator.
         separator: &'a [u8],
     },
-    /// A leaf ends with a new upper fence, and the few records beyond go into another leaf.
+    /// A leaf ends with a new upper fence, and the few records beyond it go into another leaf.
     EndAt {
         /// The new upper fence.
         separator: &'a [u8],
@@ -122,16 +123,16 @@ pub enum PageChange<'a> {
         /// The node of the upper half.
         right: PageId,
     },
-    /// A root gets other contents: those of its only child, or those of a bulk load.
+    /// The contents of a root are replaced: by those of its only child, or those of a bulk load.
     ReplaceRoot {
         /// The contents.
         image: NodeImage<'a>,
     },
-    /// An inner node refers to another page for the same child, which has moved there.
+    /// An inner node refers to another page for one of its children, which has moved there.
     Redirect {
         /// The page where the child was.
         from: PageId,
-        /// Where it is.
+        /// The page where the child is now.
         to: PageId,
     },
     /// A page is allocated and becomes a node.
@@ -145,7 +146,7 @@ pub enum PageChange<'a> {
         kind: PageKind,
         /// The number of its pages.
         pages: u32,
-        /// Of a large value, the digest of its reference.
+        /// For a large value, the digest in its reference.
         digest: u64,
     },
     /// An extent is freed.
@@ -153,27 +154,28 @@ pub enum PageChange<'a> {
         /// The number of its pages.
         pages: u32,
     },
-    /// A node as it is after the other change of it in the same record, which need not be redone then.
+    /// A node as it is after the other change of it in the same record. The other change need not be redone then.
     Image {
         /// The node.
         image: NodeImage<'a>,
     },
     /// Bytes of a page of objects change.
     Overwrite {
-        /// The bytes, and where they stand: see [`PageEdits`](super::PageEdits).
+        /// The bytes, and their offsets: see [`PageEdits`](super::PageEdits).
         edits: &'a [u8],
     },
     /// A page is allocated and becomes a page of objects.
     FormatObjects {
-        /// What follows the page header, up to the last byte that is not zero.
+        /// The bytes after the page header, up to the last byte that is not zero.
         contents: &'a [u8],
     },
     /// A page of objects as it is after the other change of it in the same record, which need not be redone then.
     ObjectsImage {
-        /// What follows the page header, up to the last byte that is not zero.
+        /// The bytes after the page header, up to the last byte that is not zero.
         contents: &'a [u8],
     },
-    /// Consecutive pages are allocated, each a node that was written past the log and is durable. This is the first.
+    /// Consecutive pages are allocated, each a node that was written past the log and is durable. The page is the first
+    /// one.
     Nodes {
         /// How many there are.
         count: u32,
@@ -181,8 +183,8 @@ pub enum PageChange<'a> {
 }
 
 impl<'a> PageChange<'a> {
-    /// The change that takes this one back, if this is a change of a record. The page may be another one by then: splits
-    /// and merges may have moved the record.
+    /// The change that reverts this one, if this is a change of a record. The page may be another one by then, since
+    /// splits and merges may have moved the record.
     pub fn inverse(&self) -> Option<Self> {
         match *self {
             Self::Insert { key, value } => Some(Self::Remove { key, before: value }),
@@ -195,9 +197,9 @@ impl<'a> PageChange<'a> {
         }
     }
 
-    /// Makes the change in a page, except for its header; on an error the page stays as it was. `known` is the slot of
-    /// the key or of the separator, if it has been searched already.
-    // Inlined where the kind of change is known, so that no branch on it is left.
+    /// Makes the change in a page, except for its header; on an error the page is unchanged. `known` is the slot of the
+    /// key or of the separator, if the caller has found it already.
+    // Inlined where the kind of change is known, so that no branch on the kind remains.
     #[inline(always)]
     pub(super) fn apply(&self, page: &mut [u8], known: Option<usize>) -> Result<(), NodeError> {
         match *self {
@@ -245,13 +247,13 @@ impl<'a> PageChange<'a> {
     }
 }
 
-/// Redoes in page `id` the change recorded under `lsn`; false if the page has it already.
+/// Redoes in page `id` the change recorded under `lsn`; returns false if the page already has it.
 ///
-/// The page is as it was at some time since it was last allocated. If the change [makes it anew](super::PageRedo::fresh), the
-/// page is given with zeroes.
+/// The page is as it was at some time since it was last allocated. If the change [makes it
+/// anew](super::PageRedo::fresh), the page is given as zeroes.
 ///
 /// # Errors
-/// If the page is not one to which the change can have been done, or this is no change of a page but of space alone.
+/// If the change cannot have been made to this page, or it changes no page but only space.
 pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> Result<bool, NodeError> {
     if page.len() != NODE_BYTES {
         return Err(NodeFault::Size { bytes: page.len() }.into());
@@ -286,7 +288,7 @@ fn overwrite(page: &mut [u8], edits: &[u8]) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Gives a page of objects all that follows its header.
+/// Replaces everything after the header of a page of objects.
 fn set_contents(page: &mut [u8], contents: &[u8]) -> Result<(), NodeError> {
     let bytes = HEADER_BYTES + contents.len();
     let body = page.get_mut(HEADER_BYTES..).and_then(|body| body.split_at_mut_checked(contents.len()));

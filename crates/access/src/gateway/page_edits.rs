@@ -1,16 +1,16 @@
-//! Changes of bytes of one page, as data: where they stand, how many, and the bytes, one after the other.
+//! Changes of bytes of one page, as data: for each its offset, its length and its bytes, one after the other.
 
 use super::difference::difference;
 
-/// How many bytes stand before those of each edit: where they stand in the page, and how many they are, in two bytes each.
+/// The length of the head of each edit: the offset in the page and the number of bytes, in two bytes each.
 const HEAD_BYTES: usize = 4;
 
-/// What differs between two states of a page.
+/// The differences between two states of a page.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PageEdits(Vec<u8>);
 
 impl PageEdits {
-    /// What makes `after` of `before`, two states of a page, from byte `from` on.
+    /// The edits that turn `before` into `after`, two states of a page, from byte `from` on.
     ///
     /// ```
     /// use vellum_access::PageEdits;
@@ -49,17 +49,17 @@ impl PageEdits {
         self.0.is_empty()
     }
 
-    /// The edits, as a record has them.
+    /// The edits, as they are in a record.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Where each edit stands, and its bytes.
+    /// The offset and the bytes of each edit.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[u8])> {
         Self::each(&self.0).flatten()
     }
 
-    /// The edits that these bytes are; `None` where they are none, which is the end.
+    /// The edits that are encoded in these bytes; `None` for bytes that are no edit, after which it ends.
     pub(super) fn each(mut rest: &[u8]) -> impl Iterator<Item = Option<(usize, &[u8])>> {
         std::iter::from_fn(move || {
             if rest.is_empty() {
@@ -74,7 +74,7 @@ impl PageEdits {
     }
 }
 
-/// Takes one edit off.
+/// Takes one edit off the bytes.
 fn take<'a>(rest: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
     let head: &[u8; HEAD_BYTES] = rest.split_off(..HEAD_BYTES)?.first_chunk()?;
     let [at_low, at_high, length_low, length_high] = *head;
@@ -82,7 +82,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
     Some((u16::from_le_bytes([at_low, at_high]).into(), rest.split_off(..length)?))
 }
 
-/// Appends an edit of the words `range`, without the bytes at its ends that are equal.
+/// Appends an edit of the words `range`, without the equal bytes at its ends.
 fn push(edits: &mut Vec<u8>, before: &[u8], after: &[u8], range: std::ops::Range<usize>) {
     let (old, new) =
         (before.get(range.clone()).unwrap_or_default(), after.get(range.clone()).unwrap_or_default());

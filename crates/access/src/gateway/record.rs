@@ -1,4 +1,4 @@
-//! The record of an atomic change while it is made, and how it goes to the log.
+//! The record of an atomic change while it is being built, and its way to the log.
 
 use super::difference::difference;
 use super::encoding::{HEAD_BYTES_MAX, RecordKind};
@@ -7,14 +7,14 @@ use crate::{blob::BlobReference, node::NodeView, node::ValueKind};
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, PageId, PageKind};
 
-/// The most memory that a record leaves to the next one, in bytes. Nearly all need less.
+/// The most memory that a record leaves to the next one, in bytes. Nearly all records need less.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// The first bytes have room for what any kind of record has before its tree; most begin one byte before the tree.
+/// The first bytes have room for the head of any kind of record; most records begin one byte before the tree.
 const TREE_AT: usize = HEAD_BYTES_MAX;
 
 thread_local! {
-    /// A record that was filled, whose memory the next one uses: a change allocates none.
+    /// An old record, whose memory the next one reuses, so that a change allocates none.
     static SPARE: Cell<Option<Box<Record>>> = const { Cell::new(None) };
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct Record {
     /// Where the record begins.
     start: usize,
     bytes: Vec<u8>,
-    /// The value that a record is to get, and where it differs from what it has, for a moment.
+    /// Scratch space: the value that a record is to get, and the range in which it differs from the present value.
     after: Vec<u8>,
     differing: Range<usize>,
-    /// A large value to which a record refers from now on.
+    /// The extent of a large value to which a record refers from now on.
     pub(super) adopted: Option<Extent>,
-    /// It puts back what was there before: large values to which a record refers from now on are allocated already.
+    /// This restores what was there before: large values to which records refer from now on are allocated already.
     restores: bool,
 }
 
@@ -54,8 +54,8 @@ impl Record {
         record
     }
 
-    /// Adds a change of a page, which may be the first.
-    // Out of line, and all by value: what a change needs stays in registers if there is no log.
+    /// Adds a change of a page. It may be the first one of the record.
+    // Out of line, with all arguments by value: the data of a change stays in registers if there is no log.
     #[inline(never)]
     pub(super) fn with(
         this: Option<Box<Self>>,
@@ -67,8 +67,8 @@ impl Record {
         this
     }
 
-    /// Adds that the record of `key`, in slot `index` of a leaf that is still as before, gets another value; or that it is
-    /// removed.
+    /// Adds that the record of `key` gets another value or is removed. The record is in slot `index` of a leaf that has
+    /// not changed yet.
     #[inline(never)]
     pub(super) fn with_changed(
         this: Option<Box<Self>>,
@@ -90,8 +90,8 @@ impl Record {
         this
     }
 
-    /// Lets `change` change a copy of the value of `key` in a leaf, which is `before`, and adds the bytes that then differ, if any do; or,
-    /// if it `is_whole`, that the record gets another value, which comes to the same in the leaf, as its length is the same.
+    /// Lets `change` change a copy of `before`, the value of `key` in a leaf, and adds the bytes that differ then, if
+    /// any. If `is_whole`, it adds a replacement of the value, which does the same in the leaf: the length is the same.
     #[inline(never)]
     pub(super) fn with_patch<T>(
         this: Option<Box<Self>>,
@@ -120,14 +120,14 @@ impl Record {
         (result, this)
     }
 
-    /// Where in the value the bytes begin that [`with_patch`](Self::with_patch) changed, and what they are now; `None` if it
-    /// changed none.
+    /// The offset within the value of the bytes that [`with_patch`](Self::with_patch) changed, and their new contents;
+    /// `None` if it changed none.
     pub(super) fn patched(&self) -> Option<(u16, &[u8])> {
         let bytes = self.after.get(self.differing.clone()).filter(|bytes| !bytes.is_empty())?;
         Some((self.differing.start as u16, bytes))
     }
 
-    /// Adds a change of a page. One by which a record refers to a new large value also says that its extent is allocated.
+    /// Adds a change of a page. If it makes a record refer to a new large value, also adds the extent's allocation.
     pub(super) fn push(&mut self, page: PageId, change: &PageChange<'_>) {
         if let PageChange::Insert { value, .. } | PageChange::Replace { value, .. } = change
             && value.kind == ValueKind::Blob
@@ -153,7 +153,7 @@ impl Record {
         }
     }
 
-    /// Whether it says nothing yet.
+    /// Whether the record says nothing yet.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.len() <= TREE_AT + 8
     }
@@ -163,7 +163,7 @@ impl Record {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
-    /// Leaves the memory to the thread's next record.
+    /// Leaves the memory to the next record of this thread.
     pub(super) fn recycle(self: Box<Self>) {
         if self.bytes.capacity() <= SPARE_BYTES_MAX {
             SPARE.set(Some(self));

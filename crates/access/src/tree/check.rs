@@ -9,14 +9,14 @@ use vellum_base::{Extent, PAGE_SIZE, PageHeader};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;
 
-/// A value that does not fit into the pool is read in pieces of so many pages.
+/// A value that does not fit into the pool is read in pieces of this many pages.
 const PIECE_PAGES: u32 = 256;
 
-/// How large a tree is.
+/// The size of a tree.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TreeShape {
-    /// The number of levels, the leaves' included.
+    /// The number of levels, including the leaves.
     pub height: u32,
     /// The number of entries.
     pub entries: u64,
@@ -28,7 +28,7 @@ pub struct TreeShape {
     pub leaf_bytes_used: u64,
     /// The number of values in extents of their own.
     pub large_values: u64,
-    /// The pages of these extents.
+    /// The number of pages of these extents.
     pub large_value_pages: u64,
     /// The bytes of all keys and values.
     pub data_bytes: u64,
@@ -61,25 +61,25 @@ impl TreeShape {
     }
 }
 
-/// What [`Tree::verify`] found.
+/// The findings of [`Tree::verify`].
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct TreeReport {
-    /// How large the tree is, as far as it could be walked.
+    /// The size of the tree, as far as it could be walked.
     pub shape: TreeShape,
-    /// What is wrong.
+    /// The problems found.
     pub problems: Vec<AccessError>,
 }
 
 impl<P: Pager> Tree<'_, P> {
     /// Walks the whole tree, reads all its pages and checks every checksum and every invariant of nodes, of their
     /// references to each other, and of large values. `visit` is called with each extent of the tree, so that the
-    /// caller finds pages that belong to nothing or to two things; it returns whether to go on into the extent.
+    /// caller can find pages that belong to nothing or to two owners; it returns whether to go on into the extent.
     ///
-    /// The tree must not change meanwhile: a state in the middle of a change would be reported.
+    /// The tree must not change meanwhile: a state halfway through a change would be reported as a problem.
     ///
     /// # Errors
-    /// None: all problems are in the report. Nodes below a damaged one are not checked.
+    /// None: all problems are in the report. Nodes below a damaged node are not checked.
     ///
     /// ```
     /// use std::collections::HashSet;
@@ -187,7 +187,7 @@ impl<P: Pager> Tree<'_, P> {
         }
     }
 
-    /// Reads all of a large value and checks it.
+    /// Reads a whole large value and checks it.
     fn verify_blob(&self, key: &[u8], reference: BlobReference) -> Result<(), AccessError> {
         let extent = reference.extent();
         let newest = Self { view: None, ..*self };

@@ -1,9 +1,9 @@
-//! What the handles of a tree know of it together, in memory only.
+//! What the handles of a tree share, in memory only.
 
 use vellum_base::primitive::{AtomicUsize, Ordering};
 use vellum_pool::AppendHints;
 
-/// Hints that all handles of a tree share: each saves work, and none is needed.
+/// Hints that all handles of a tree share. Each saves work, and none is needed for correctness.
 ///
 /// ```
 /// use vellum_access::{Tree, TreeHints};
@@ -29,7 +29,7 @@ impl TreeHints {
         &self.ends
     }
 
-    /// In how many leaves so many entries are: see [`LeafSizes::count_of`].
+    /// The number of leaves that hold this many entries: see [`LeafSizes::count_of`].
     pub(in crate::tree) fn leaves_of(hints: Option<&Self>, entries: usize, from_edge: bool) -> usize {
         match hints {
             Some(hints) => hints.leaves.count_of(entries, from_edge),
@@ -38,38 +38,39 @@ impl TreeHints {
     }
 }
 
-/// How many entries leaves have that were read lately, on average.
+/// The average number of entries of the leaves that were read lately.
 #[derive(Debug, Default)]
 pub(in crate::tree) struct LeafSizes {
-    /// In parts of an entry; zero before the first leaf.
-    // Relaxed throughout: a guess, which orders nothing. What threads note at the same moment may be lost.
+    /// In fractions of an entry; zero before the first leaf.
+    // Relaxed throughout: an estimate, which orders nothing. Notes that threads make at the same moment may be lost.
     mean: AtomicUsize,
 }
 
-/// Parts of an entry.
+/// Fractions of an entry.
 const PARTS: usize = 256;
 
 impl LeafSizes {
-    /// Notes that a leaf was read which has so many entries.
+    /// Notes that a leaf with this many entries was read.
     pub fn note(&self, entries: usize) {
-        /// A new leaf counts as one of so many.
+        /// A new leaf counts as one of this many.
         const LEAVES: usize = 16;
         let (mean, now) = (self.mean.load(Ordering::Relaxed), entries * PARTS);
         let next = if mean == 0 { now } else { mean - mean / LEAVES + now / LEAVES };
         self.mean.store(next, Ordering::Relaxed);
     }
 
-    /// In how many leaves so many entries are that begin with the first or the last one of a leaf, or somewhere in the middle. One that is
-    /// needed in fewer than one case of four is not counted.
+    /// The number of leaves that hold this many entries, which begin at the edge of a leaf or somewhere in its middle.
+    /// A leaf that is needed in fewer than one case of four is not counted.
     pub fn count_of(&self, entries: usize, from_edge: bool) -> usize {
-        /// Before a leaf was read: those of a hundred bytes each, and of random inserts.
+        /// The mean before any leaf was read: that of entries of a hundred bytes, inserted at random.
         const LIKELY: usize = 28 * PARTS;
         let mean = match self.mean.load(Ordering::Relaxed) {
             0 => LIKELY,
             mean => mean,
         };
         let leaves = |entries: usize| (entries * PARTS * 4).div_ceil(mean);
-        // From the middle: one more, unless the first one has them all, as it has the more often the fewer there are.
+        // From the middle: one leaf more, unless the first leaf has all of them, which is the likelier the fewer there
+        // are.
         let quarters = if from_edge { leaves(entries) } else { leaves(entries.saturating_sub(1)) + 3 };
         quarters.div_ceil(4).max(1)
     }

@@ -1,23 +1,23 @@
 //! The B+tree.
 //!
-//! Readers go down without latches: they look at a node, at its child, and then make sure that the node has
-//! not changed meanwhile (*optimistic lock coupling*: Leis, Haubenschild, Neumann, 2019). Writers go down
-//! the same way and latch the leaf at the end. Splits and merges latch a parent and then its child, never
-//! more than one level at a time. They never wait with a latch in hand, so there is no order to violate: an
-//! operation that meets a latch gives up its own and begins anew.
+//! Readers go down without latches: they look at a node and at its child, and then make sure that the node has not
+//! changed meanwhile (*optimistic lock coupling*: Leis, Haubenschild, Neumann, 2019). Writers go down the same way and
+//! latch the leaf at the end. Splits and merges latch a parent and then its child, never more than one level at a time.
+//! They never wait while they hold a latch, so there is no latch order to violate: an operation that meets a latch
+//! releases its own and begins again.
 //!
 //! Every operation is a function under the restart protocol of [`vellum_pool::Navigation`].
 //!
-//! A thread that appends records, to the end of the tree or after its own last record elsewhere, finds the leaf by
-//! an [`AppendHint`](vellum_pool::AppendHint), without going down. The hint is a page and the version that the thread
-//! left it with, and holds only while the page has that version. So the page is certain to be a leaf of the tree still.
+//! A thread that appends records, to the end of the tree or after its own last record elsewhere, finds the leaf by an
+//! [`AppendHint`](vellum_pool::AppendHint), without going down. The hint is a page and the version with which the
+//! thread left it, and holds only while the page has that version. So the page is certainly still a leaf of the tree.
 //!
 //! # Invariants
 //! - The root's page id never changes. A root that splits moves its contents to two new pages.
 //! - A node's level is one below its parent's; its fences are the separators on its two sides.
-//! - A key is in the one leaf whose fences enclose it. Leaves do not know their neighbours: a cursor finds
-//!   the next leaf by their parent, or by going down to the fence of the last one.
-//! - A node may be empty; merging is a matter of space, not of correctness.
+//! - A key is in the one leaf whose fences enclose it. Leaves do not know their neighbours: a cursor finds the next
+//!   leaf through their parent, or by going down to the fence of the last leaf.
+//! - A node may be empty; merging saves space and is not needed for correctness.
 
 mod batch;
 mod bulk;
@@ -70,9 +70,9 @@ pub struct Tree<'p, P> {
     pager: &'p P,
     root: PageId,
     hints: Option<&'p TreeHints>,
-    /// How it is seen and changed, if others may see it otherwise.
+    /// How the tree is seen and changed, if other transactions may see it differently.
     view: Option<View<'p>>,
-    /// Where the root is kept of the tree that may be changed.
+    /// The number of the root of the tree that may be changed, if this tree may be replaced by another one.
     current: Option<&'p AtomicU64>,
 }
 
@@ -85,7 +85,7 @@ impl<P> Clone for Tree<'_, P> {
 impl<P> Copy for Tree<'_, P> {}
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Makes an empty tree.
+    /// Creates an empty tree.
     ///
     /// # Errors
     /// If the file cannot grow or the pool has no room.
@@ -96,8 +96,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(tree)
     }
 
-    /// Makes an empty tree together with the record of another tree that says where it is: see [`RecordGroup`]. It may be
-    /// used after the group has ended.
+    /// Creates an empty tree together with the record of another tree that says where it is: see [`RecordGroup`]. The
+    /// new tree may be used after the group has ended.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
@@ -107,32 +107,32 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Self::open(group.pager(), root))
     }
 
-    /// The tree with the root `root`, which [`create`](Self::create) made earlier.
+    /// Opens the tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
         Self { pager, root, hints: None, view: None, current: None }
     }
 
-    /// The same tree, with hints that all its handles share: a thread that appends records, to the end of the
-    /// tree or after one another elsewhere, finds their leaf without going down the tree, and a cursor knows how many entries a leaf has
-    /// before it is read.
+    /// The same tree, with hints that all its handles share. With them, a thread that appends records, to the end of
+    /// the tree or after one another elsewhere, finds their leaf without going down the tree, and a cursor can estimate
+    /// the number of entries of a leaf before it reads it.
     #[inline]
     #[must_use]
     pub fn with_hints(self, hints: &'p TreeHints) -> Self {
         Self { hints: Some(hints), ..self }
     }
 
-    /// The same tree as a transaction sees and changes it, or a single operation while there may be transactions. Without a view
-    /// a tree shows what its leaves hold, and lets anybody change that.
+    /// The same tree as a transaction sees and changes it, or a single operation while there may be transactions.
+    /// Without a view a tree shows what its leaves hold, and any operation may change that.
     #[inline]
     #[must_use]
     pub fn with_view(self, view: View<'p>) -> Self {
         Self { view: Some(view), ..self }
     }
 
-    /// The same tree, which is changed only while this is the number of its root: an operation that comes too late is
-    /// [cancelled](vellum_pool::PoolError::Cancelled), and has changed nothing. So a tree in whose place there is another one can be
-    /// [truncated](Self::truncate).
+    /// The same tree, which may be changed only while `root` holds the number of its root: an operation that comes too
+    /// late is [cancelled](vellum_pool::PoolError::Cancelled), and has changed nothing. So a tree that has been
+    /// replaced by another one can be [truncated](Self::truncate).
     #[inline]
     #[must_use]
     pub fn while_current(self, root: &'p AtomicU64) -> Self {

@@ -1,4 +1,4 @@
-//! Taking out of a tree what can still be read.
+//! Salvaging the records of a tree that can still be read.
 
 use crate::{
     error::AccessError,
@@ -11,7 +11,7 @@ use crate::{
 };
 use vellum_pool::Pager;
 
-/// Something of a tree, as [`Tree::salvage`] finds it.
+/// A part of a tree, as [`Tree::salvage`] finds it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Salvaged<'s> {
@@ -22,11 +22,11 @@ pub enum Salvaged<'s> {
         /// Its value; `None` if it is a large one, which has pages of its own.
         value: Option<&'s [u8]>,
     },
-    /// A node that cannot be read: what it held is lost.
+    /// A node that cannot be read: its contents are lost.
     Lost {
-        /// The keys that it held are greater than this one.
+        /// The lost keys are greater than this one.
         after: Option<&'s [u8]>,
-        /// And not greater than this one.
+        /// The lost keys are not greater than this one.
         upto: Option<&'s [u8]>,
         /// What is wrong.
         error: AccessError,
@@ -34,11 +34,11 @@ pub enum Salvaged<'s> {
 }
 
 impl<P: Pager> Tree<'_, P> {
-    /// Shows all records that can be read, in the order of their keys, and between them where something is lost. The tree must
-    /// not change meanwhile.
+    /// Shows all records that can be read, in the order of their keys, and between them the places where something is
+    /// lost. The tree must not change meanwhile.
     ///
     /// # Errors
-    /// Those of `visit`, which end it.
+    /// The errors of `visit`, which end the walk.
     pub fn salvage<E>(&self, mut visit: impl FnMut(Salvaged<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut todo = vec![Expected::root(self.root)];
         while let Some(expected) = todo.pop() {
@@ -49,7 +49,7 @@ impl<P: Pager> Tree<'_, P> {
                         salvage_leaf(node, &mut visit)?;
                     } else {
                         let children: Vec<_> = expected.children(node).collect();
-                        // The first one is looked at next.
+                        // The first child is visited next.
                         todo.extend(children.into_iter().rev());
                     }
                 }
@@ -71,7 +71,7 @@ fn salvage_leaf<E>(
         let key = leaf.key(index);
         let value = match value_in(leaf, index) {
             Some(StoredValue::Inline(value)) => Some(value),
-            // One whose reference is damaged is found out when it is read.
+            // A damaged reference is noticed when the value is read.
             Some(StoredValue::Blob(_)) | None => None,
         };
         visit(Salvaged::Entry { key: &key, value })?;

@@ -1,11 +1,11 @@
-//! Nodes that are checked when they are read, from the root down: what walks of a whole tree have in common.
+//! Nodes that are checked when they are read, from the root down: the common part of all walks of a whole tree.
 
 use crate::node::NodeView;
 use crate::tree::{Tree, descend::NOT_ITS_FENCES};
 use vellum_base::{Extent, PageHeader, PageId, PageKind};
 use vellum_pool::{Pager, PoolError, SharedPage};
 
-/// A node that is not read yet, with the level and the fences that follow from its parent.
+/// A node that has not been read yet, with the level and the fences that follow from its parent.
 pub(in crate::tree) struct Expected {
     pub page: PageId,
     level: Option<u8>,
@@ -19,7 +19,7 @@ impl Expected {
         Self { page, level: None, lower: None, upper: None }
     }
 
-    /// The children of this node, in the order of their keys. `node` is what was read of it.
+    /// The children of this node, in the order of their keys. `node` is the node as it was read.
     pub fn children(self, node: NodeView<&[u8]>) -> impl Iterator<Item = Self> {
         let Self { mut lower, upper, .. } = self;
         let level = node.level().checked_sub(1);
@@ -32,7 +32,7 @@ impl Expected {
 }
 
 impl<P: Pager> Tree<'_, P> {
-    /// [`sound_node`](Self::sound_node), after a check of the fences too: it may be a sound node of another place.
+    /// [`sound_node`](Self::sound_node), with a check of the fences too: a sound node may belong to another place.
     pub(in crate::tree) fn expected_node(&self, expected: &Expected) -> Result<Vec<u8>, PoolError> {
         let bytes = self.sound_node(expected.page, expected.level)?;
         let (lower, upper) = NodeView::new(&bytes[..]).fences();
@@ -42,8 +42,8 @@ impl<P: Pager> Tree<'_, P> {
         Ok(bytes)
     }
 
-    /// A copy of a node, which is not latched while its blobs are read, after a check of all its invariants and of the
-    /// level that follows from its parent.
+    /// A copy of a node, after a check of all its invariants and of the level that follows from its parent. The node is
+    /// not latched while its blobs are read.
     pub(in crate::tree) fn sound_node(&self, page: PageId, level: Option<u8>) -> Result<Vec<u8>, PoolError> {
         let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
         if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {

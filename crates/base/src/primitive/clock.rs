@@ -1,4 +1,4 @@
-//! Time under a scheduler: it goes on with what threads do, so that it is the same each time.
+//! Time under a scheduler: it advances with the operations of threads, so that it is the same each time.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,15 +9,15 @@ use std::{
 thread_local! {
     /// All threads under a scheduler run on one thread of the system.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Until when threads wait.
+    /// The ends of the waits of threads.
     static ENDS: RefCell<Vec<Instant>> = const { RefCell::new(Vec::new()) };
-    /// How often one of them has looked whether it is over since a thread did anything else.
+    /// How often a waiting thread has checked whether its wait is over since any thread did anything else.
     static IDLE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long something takes at which threads may meet.
+/// The duration of an operation at which threads may meet.
 const POINT: Duration = Duration::from_nanos(200);
-/// If each of those that wait has looked so often, and nothing else was done, time goes on to when the first wait is over.
+/// If each waiting thread has checked this often, and nothing else was done, time jumps to the end of the first wait.
 const LOOKS: usize = 4;
 
 /// A moment.
@@ -30,22 +30,22 @@ impl Instant {
         Self(NOW.get())
     }
 
-    /// The time since then.
+    /// The time since that moment.
     pub fn elapsed(&self) -> Duration {
         Self::now() - *self
     }
 
-    /// The moment so much later; none if there is no such.
+    /// The moment this much later; `None` if there is none.
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
         self.0.checked_add(duration).map(Self)
     }
 
-    /// The time since an earlier moment; zero if it is a later one.
+    /// The time since an earlier moment; zero if `earlier` is later.
     pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
         *self - earlier
     }
 
-    /// The time since an earlier moment; none if it is a later one.
+    /// The time since an earlier moment; `None` if `earlier` is later.
     pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
         self.0.checked_sub(earlier.0)
     }
@@ -81,18 +81,18 @@ impl Sub for Instant {
     }
 }
 
-/// Lets time go on by what one operation takes.
+/// Advances time by the duration of one operation.
 pub(super) fn tick() {
     IDLE.set(0);
     NOW.set(NOW.get() + POINT);
 }
 
-/// The time since 1970: as if that were when the first thread began.
+/// The time since 1970: as if the first thread had begun then.
 pub fn wall_time() -> Duration {
     NOW.get()
 }
 
-/// Waits until then, or until `is_over`. Returns whether it is.
+/// Waits until `end`, or until `is_over`. Returns whether it is over.
 pub(super) fn wait_until(end: Instant, is_over: impl Fn() -> bool) -> bool {
     ENDS.with_borrow_mut(|ends| ends.push(end));
     while !is_over() && Instant::now() < end {

@@ -1,8 +1,8 @@
-//! The primitives by which threads meet: locks, atomics, threads, their own values, and time.
+//! The primitives through which threads meet: locks, atomics, threads, thread-local values, and time.
 //!
-//! They are the standard library's. With `--cfg shuttle` they are shuttle's, or made of those: threads then run one at a time,
-//! in the order that a scheduler chooses, so that a seed fixes how they meet (see [`scheduled`](self)).
-//! What no other thread can wait for, such as counters, need not come from here.
+//! They are the standard library's. With `--cfg shuttle` they are shuttle's, or made from those: threads then run one
+//! at a time, in an order that a scheduler chooses, so that a seed determines how they meet (see [`scheduled`](self)).
+//! Primitives for which no other thread can wait, such as counters, need not come from here.
 
 #[cfg(shuttle)]
 mod clock;
@@ -34,13 +34,13 @@ pub use {
     },
 };
 
-/// The time since 1970; none if the clock is before that.
+/// The time since 1970; zero if the clock is before that.
 #[cfg(not(shuttle))]
 pub fn wall_time() -> std::time::Duration {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
-/// Lets a scheduler choose which thread goes on, between two reads of what others may change. Costs nothing without one.
+/// Lets a scheduler choose the next thread, between two reads of data that other threads may change. Free without one.
 #[cfg(not(shuttle))]
 #[inline(always)]
 pub fn meet() {}
@@ -53,12 +53,12 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// The number of the calling thread, as the standard library counts them: threads that began one after the other have numbers that
-/// follow each other.
+/// The number of the calling thread, as the standard library counts them: threads that begin one after the other have
+/// consecutive numbers.
 pub fn thread_number() -> u64 {
     use std::hash::{Hash as _, Hasher};
 
-    /// Takes the number out of the name of a thread.
+    /// Extracts the number from the id of a thread.
     struct Number(u64);
 
     impl Hasher for Number {
@@ -84,10 +84,10 @@ pub fn thread_number() -> u64 {
     number.finish()
 }
 
-/// Begins a thread that ends within a scope.
+/// Starts a thread that ends within a scope.
 ///
 /// # Errors
-/// If the system refuses it.
+/// If the system refuses the thread.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     name: &str,
@@ -102,7 +102,7 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     }
 }
 
-/// A number that is given once.
+/// A number that is given only once.
 pub fn random_id() -> [u8; 16] {
     (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()
 }

@@ -1,10 +1,11 @@
 //! Primitives under a scheduler.
 //!
-//! All threads run on one thread of the system, one at a time. At each operation of these primitives the scheduler chooses
-//! which goes on. Between two of them no other thread does anything, so what is racy by design, such as optimistic reads of
-//! pages, is read whole or not at all unless the reader calls [`meet`], and orderings weaker than `SeqCst` are as good as that: loom is for those.
+//! All threads run on one thread of the system, one at a time. At each operation of these primitives the scheduler
+//! chooses the next thread. Between two operations no other thread does anything. So racy data, such as the bytes of
+//! optimistic reads, is read as a whole or not at all unless the reader calls [`meet`], and orderings weaker than
+//! `SeqCst` act like `SeqCst`: loom is for those.
 //!
-//! Shuttle's locks know no time, and its atomics cannot lie in mapped memory, so those are made here.
+//! Shuttle's locks have no timeouts, and its atomics cannot lie in mapped memory, so both are made here.
 
 use super::clock::{Instant, tick, wait_until};
 use shuttle::rand::{Rng as _, RngCore as _};
@@ -18,22 +19,22 @@ use std::{
 
 pub use crate::__thread_local as thread_local;
 
-/// Lets the scheduler choose which thread goes on. Outside of its threads this does nothing.
+/// Lets the scheduler choose the next thread. Outside of its threads this does nothing.
 pub fn meet() {
     if shuttle::current::try_get_current_task().is_some() {
         tick();
-        // No time passes by it.
+        // This passes no time.
         shuttle::thread::sleep(Duration::ZERO);
     }
 }
 
-/// Lets another thread go on if one can.
+/// Lets another thread run if one can.
 pub fn spin_loop() {
     tick();
     shuttle::hint::spin_loop();
 }
 
-/// A random number, which follows from the seed.
+/// A random number, which is determined by the seed.
 pub fn random() -> u64 {
     shuttle::rand::thread_rng().next_u64()
 }
@@ -44,12 +45,12 @@ pub mod thread {
     pub use shuttle::thread::*;
     use std::{io, num::NonZero, time::Duration};
 
-    /// Waits at least so long.
+    /// Waits at least this long.
     pub fn sleep(duration: Duration) {
         wait_until(Instant::now() + duration, || false);
     }
 
-    /// The same everywhere.
+    /// The same number everywhere.
     #[expect(clippy::missing_errors_doc, reason = "there are none")]
     pub fn available_parallelism() -> io::Result<NonZero<usize>> {
         Ok(NonZero::<usize>::MIN.saturating_add(1))
@@ -135,7 +136,7 @@ atomics! {
     AtomicUsize: usize, [swap, fetch_add, fetch_sub, fetch_max, fetch_min];
 }
 
-/// As in the standard library; a guard knows its mutex, so that a condition can lock that again.
+/// As in the standard library; a guard knows its mutex, so that a condition variable can lock the mutex again.
 #[derive(Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -196,10 +197,10 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As in the standard library. Which thread is woken if one is to be, the scheduler chooses.
+/// As in the standard library. The scheduler chooses which thread `notify_one` wakes.
 #[derive(Default, Debug)]
 pub struct Condvar {
-    /// Under a lock that is never waited for: nothing here lets another thread go on.
+    /// Under a lock for which no thread ever waits: no code here lets another thread run.
     waiters: std::sync::Mutex<Vec<Arc<Waiter>>>,
 }
 
@@ -221,12 +222,12 @@ impl Waiter {
     }
 }
 
-/// Whether the time was over.
+/// Whether the wait timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time was over.
+    /// Whether the wait timed out.
     pub const fn timed_out(&self) -> bool {
         self.0
     }
@@ -307,7 +308,7 @@ impl Condvar {
         waiters.iter().for_each(|waiter| waiter.wake());
     }
 
-    /// Enters this thread among those that wait, while it still has the lock.
+    /// Adds this thread to the waiting threads while it still holds the lock.
     fn enter(&self) -> Arc<Waiter> {
         let is_woken = atomic::AtomicBool::new(false);
         let waiter = Arc::new(Waiter { thread: shuttle::thread::current(), is_woken });
@@ -320,7 +321,7 @@ impl Condvar {
     }
 }
 
-/// A value of which each thread has its own.
+/// A value that each thread has for itself.
 #[derive(Debug)]
 pub struct Local<T: 'static>(shuttle::thread::LocalKey<T>);
 
@@ -371,7 +372,7 @@ impl<T> Local<RefCell<T>> {
     }
 }
 
-/// Declares values of which each thread has its own.
+/// Declares thread-local values.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __thread_local {

@@ -1,5 +1,5 @@
-//! Tests of what a crash leaves of a pool with a log: the log is replayed on what is left of the file, and the outcome compared
-//! with all durable records since the beginning.
+//! Tests of what a crash leaves of a pool with a log: the log is replayed on the remains of the file, and the result
+//! compared with all durable records since the beginning.
 
 #[path = "../../tests/common/log.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -21,16 +21,16 @@ use vellum_vm::{File, FileDescription, Queue, Request, SimulatedFile};
 
 const PAYLOAD: usize = PAGE_SIZE - HEADER_BYTES;
 
-/// One thing that a record says.
+/// One statement of a record.
 #[derive(Clone, PartialEq, Debug)]
 enum Change {
-    /// A page is new, and filled with what follows from a number.
+    /// A page is new, and filled with contents derived from a number.
     Format(PageId, u64),
-    /// A word of a page.
+    /// A word of a page is set.
     Set(PageId, usize, u64),
-    /// What a page holds after the record's changes.
+    /// The contents of a page after the record's changes.
     Image(PageId, Vec<u8>),
-    /// An extent was written past the log, from a number.
+    /// An extent was written past the log, with contents derived from a number.
     Write(Extent, u64),
     Free(Extent),
 }
@@ -69,7 +69,7 @@ impl Change {
         }
     }
 
-    /// All of a record; nothing of one that was cancelled.
+    /// All changes of a record; none for a record that was cancelled.
     fn decode(mut record: &[u8]) -> Vec<Self> {
         let mut changes = Vec::new();
         while let Some((head, rest)) = record.split_at_checked(40) {
@@ -99,7 +99,7 @@ fn encode(changes: &[Change]) -> Vec<u8> {
     record
 }
 
-/// What is allocated and what it holds, by the records alone.
+/// The allocated extents and their contents, according to the records alone.
 #[derive(Default)]
 struct Model(BTreeMap<Extent, Vec<u8>>);
 
@@ -123,7 +123,7 @@ impl Model {
         }
     }
 
-    /// Compares it with what a pool holds.
+    /// Compares the model with the contents of a pool.
     fn check(&self, pool: &Pool) -> Result<(), String> {
         let (own, mut found) = (pool.own_extents(), Vec::new());
         pool.for_each_extent(|extent| found.push(extent));
@@ -145,7 +145,7 @@ impl Model {
     }
 }
 
-/// A simulated file of which nothing is written at the moment of a crash.
+/// A simulated file to which nothing is written at the moment of a crash.
 #[derive(Clone, Debug)]
 struct Gated {
     file: SimulatedFile,
@@ -228,7 +228,7 @@ impl World {
         Self { file, log, pool }
     }
 
-    /// Takes a checkpoint as its owner does.
+    /// Takes a checkpoint as the owner of a pool does.
     fn checkpoint(&self) -> Result<(), PoolError> {
         self.log.set_images_from(Lsn(u64::MAX));
         let redo = self.log.end();
@@ -237,7 +237,7 @@ impl World {
         self.pool.checkpoint_at(redo)
     }
 
-    /// Reserves a record, with the images that it needs of the latched pages. Returns it, and where it is.
+    /// Reserves a record, with the images of the latched pages that it needs. Returns its LSN and its bytes.
     fn reserve(&self, mut changes: Vec<Change>, latched: &[(PageId, &[u8])]) -> (Lsn, Vec<u8>) {
         let mut last = PageId(0);
         loop {
@@ -293,7 +293,7 @@ impl World {
         Ok(())
     }
 
-    /// A new large value in the place of an old one, in memory or past it.
+    /// Stores a new large value in place of an old one, in memory or past it.
     fn replace(
         &self,
         old: Option<Extent>,
@@ -327,7 +327,7 @@ impl World {
         discarded.map(|()| extent)
     }
 
-    /// What a crash at this moment leaves.
+    /// The remains after a crash at this moment.
     fn crash(&self) -> Crashed {
         let _gate = self.log.gate.write().unwrap();
         let (records, end) = self.log.crash();
@@ -335,7 +335,7 @@ impl World {
     }
 }
 
-/// What a crash has left.
+/// The remains after a crash.
 struct Crashed {
     file: SimulatedFile,
     records: Vec<(Lsn, Vec<u8>)>,
@@ -343,8 +343,8 @@ struct Crashed {
 }
 
 impl Crashed {
-    /// Recovers, and compares what is there with what the log says; then a crash at once, a checkpoint, a crash after it, and a
-    /// close.
+    /// Recovers, and compares the result with the log. Then follow a crash at once, a checkpoint, a crash after it, and
+    /// a close.
     fn check(&self) -> Result<(), String> {
         let mut model = Model::default();
         let records: Vec<_> =
@@ -377,7 +377,7 @@ impl Crashed {
     }
 }
 
-/// A pool of a file for which the log has nothing to say.
+/// A pool of a file for which the log has no records.
 fn pool_of(file: PoolFile) -> Result<Pool, String> {
     let end = file.redo();
     recover(file, &[], end)

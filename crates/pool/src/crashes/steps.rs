@@ -1,10 +1,10 @@
-//! The same, one step after the other: what fails, what waits for what, and what happens while a copy is on its way.
+//! The same, step by step: failures, waits, and events while a copy is on its way.
 
 use super::*;
 use std::sync::atomic::Ordering;
 use vellum_vm::{CrashModel, FileOperation};
 
-/// What the scenarios below find.
+/// The bugs that the scenarios below find.
 pub(super) const FOUND: [Plant; 5] = [
     Plant::CopyForgotten,
     Plant::ReusedUnderCopy,
@@ -39,7 +39,7 @@ fn a_checkpoint_names_where_the_log_begins() {
     }
     let statistics = world.pool.statistics();
     assert_eq!((statistics.checkpoints, statistics.checkpoint_pages_written), (5, 5));
-    // Nothing is left of the maps before: two superblocks, a map and the page.
+    // Nothing is left of the earlier maps: there are two superblocks, a map and the page.
     assert_eq!(statistics.pages_allocated, 4);
 }
 
@@ -57,12 +57,12 @@ fn a_checkpoint_of_what_was_not_changed_does_nothing() {
     assert_eq!(world.pool.statistics().checkpoints, 0);
 }
 
-/// Fills the pool with other pages, so that what can be evicted is.
+/// Fills the pool with other pages, so that everything is evicted that can be.
 fn push_out(world: &World) -> Result<(), String> {
     (0..200).try_for_each(|number| world.new_page(number).map(|_| ())).map_err(|error| error.to_string())
 }
 
-/// Takes a checkpoint, and does something when the copy of a page has been made and waits for the log.
+/// Takes a checkpoint, and calls `meanwhile` when the copy of a page has been made and waits for the log.
 fn checkpoint_while(
     bug: Option<Plant>,
     meanwhile: impl FnOnce(&World, PageId) -> Result<(), String> + Send + 'static,
@@ -139,14 +139,14 @@ fn space_is_not_reused_while_a_copy_of_what_it_held_is_on_its_way() {
     });
 }
 
-/// A checkpoint whose `n`th write fails, and what comes after it. Says whether one did.
+/// A checkpoint whose `n`th write fails, and what follows. Returns whether a write failed.
 fn failing_write(bug: Option<Plant>, n: u64, seed: u64) -> Result<bool, String> {
     let shown = |error: PoolError| error.to_string();
     let world = World::new(seed, bug, Duration::ZERO, &options());
     let pages: Vec<_> = (0..20).map(|number| world.new_page(number).unwrap()).collect();
     let mut value = world.replace(None, 3, 1, false).map_err(shown)?;
     world.checkpoint().map_err(shown)?;
-    // Every other one, so that there are several requests.
+    // Every other page, so that there are several requests.
     pages.iter().step_by(2).try_for_each(|page| world.set_word(*page, 5, n)).map_err(shown)?;
     let file = &world.file.file;
     file.fail_nth_of(FileOperation::Write, n);
@@ -159,7 +159,7 @@ fn failing_write(bug: Option<Plant>, n: u64, seed: u64) -> Result<bool, String> 
         Ok(()) => world.crash().check()?,
         Err(error) => return Err(error.to_string()),
     }
-    // What is free is used first.
+    // Free space is used first.
     for number in 0..10 {
         world.replace(None, 1, number, true).map_err(shown)?;
     }
@@ -170,7 +170,7 @@ fn failing_write(bug: Option<Plant>, n: u64, seed: u64) -> Result<bool, String> 
     }
     world.checkpoint().map_err(shown)?;
     world.crash().check()?;
-    // The superblocks, the map, the pages, the value; and what is freed and not durable.
+    // The superblocks, the map, the pages, the value; and pages that are freed but not durably.
     let statistics = world.pool.statistics();
     let expected = 2 + 1 + 20 + 10 + 2 + statistics.pages_quarantined;
     assert_eq!(statistics.pages_allocated, expected, "what a failure left is free again");
@@ -180,7 +180,7 @@ fn failing_write(bug: Option<Plant>, n: u64, seed: u64) -> Result<bool, String> 
 #[test]
 fn a_write_that_fails_leaves_the_checkpoint_before() {
     let scenario = |bug| {
-        // A write that fails has written any of its sectors; the superblocks lie in one.
+        // A failed write has written any subset of its sectors; the superblocks lie in one sector.
         for seed in 0..4 {
             let mut n = 1;
             while failing_write(bug, n, seed).map_err(|error| format!("write {n}, seed {seed}: {error}"))? {
@@ -252,7 +252,7 @@ fn what_a_record_frees_is_used_again_when_that_is_durable() {
     let pages: Vec<_> = (0..10).map(|number| world.new_page(number).unwrap()).collect();
     let value = world.replace(None, 4, 1, false).unwrap();
     pages.iter().for_each(|page| world.free_page(*page).unwrap());
-    // What a thread still reads is freed later.
+    // An extent that a thread still reads is freed later.
     let reader = world.pool.shared(value).unwrap();
     let other = world.replace(Some(value), 1, 2, true).unwrap();
     drop(reader);
@@ -267,7 +267,7 @@ fn what_a_record_frees_is_used_again_when_that_is_durable() {
     let end = world.pool.statistics().pages_in_file;
     (0..10).try_for_each(|number| world.new_page(number).map(|_| ())).unwrap();
     assert_eq!(world.pool.statistics().pages_in_file, end);
-    // A close leaves nothing.
+    // A close leaves nothing in quarantine.
     new.iter().for_each(|page| world.free_page(*page).unwrap());
     assert_eq!(world.pool.statistics().pages_quarantined, 20);
     world.pool.checkpoint().unwrap();
@@ -308,13 +308,13 @@ fn eviction_waits_for_the_log_only_if_nothing_else_goes() {
     world.log.make_all_durable();
     let (waits, limit) = (world.waits(), world.pool.limit_pages() as u64);
     let pages: Vec<_> = (0..40).map(|number| world.new_page(number).unwrap()).collect();
-    // The others went.
+    // The other pages were evicted.
     assert_eq!(world.waits(), waits);
     assert!(world.log.requests.load(Ordering::SeqCst) > 0);
     let more: Vec<_> = (0..40).map(|number| world.new_page(number).unwrap()).collect();
     assert!(world.waits() > waits);
     assert!(world.pool.statistics().pages_resident <= limit);
-    // While the log does not work, what is clean can be read.
+    // While the log does not work, clean pages can be read.
     world.log.broken.store(true, Ordering::SeqCst);
     let outcome = (0..100).try_for_each(|number| world.new_page(number).map(|_| ()));
     assert!(matches!(outcome, Err(PoolError::Log(_))), "{outcome:?}");

@@ -1,5 +1,5 @@
-//! Threads that change pages and large values, in a pool that is much too small, while checkpoints are taken; crashes at any
-//! moment.
+//! Threads that change pages and large values, in a pool that is much too small, while checkpoints are taken; with
+//! crashes at any moment.
 
 use super::*;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -9,9 +9,9 @@ use std::{
     thread,
 };
 
-/// How many pages all threads change.
+/// The number of pages that all threads change.
 const SHARED_PAGES: usize = 12;
-/// How many pages of its own a thread has.
+/// The number of pages that each thread has to itself.
 const OWN_PAGES: usize = 60;
 
 /// A thread that changes pages and large values of its own, and shared pages.
@@ -65,7 +65,7 @@ impl Worker<'_> {
         outcome.map_err(|error| error.to_string())
     }
 
-    /// Whether what is there is what was written.
+    /// Checks that a page and a value hold what was written.
     fn look(&self, index: usize) -> Result<(), String> {
         let page = self.pages.get(index).map(|(page, payload)| (Extent::page(*page), payload.clone()));
         let value = self.values.get(index).map(|(extent, number)| (*extent, filled(*extent, *number)));
@@ -79,7 +79,7 @@ impl Worker<'_> {
     }
 }
 
-/// Runs for a while, and says what is wrong, if something is.
+/// Runs for a while, and returns what is wrong, if anything.
 fn run(seed: u64, bug: Option<Plant>) -> Result<(), String> {
     const CRASHES: usize = 3;
     let options = options().background_eviction(seed % 8 > 3);

@@ -1,5 +1,5 @@
-//! What a copy of a file begins with: its superblock and its space map. A copy into which the pages were copied becomes a file
-//! that can be opened.
+//! The basis of a copy of a file: its superblock and its space map. A copy into which the pages were copied becomes a
+//! file that can be opened.
 
 use crate::{
     error::PoolError,
@@ -13,21 +13,21 @@ use crate::{
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
 
-/// What a file was at a checkpoint: its superblock and its space map.
+/// The state of a file at a checkpoint: its superblock and its space map.
 pub struct CopyBasis {
     superblock: Superblock,
     space: SpaceMap,
 }
 
 impl CopyBasis {
-    /// Of the last checkpoint or close of a file. No checkpoint is taken meanwhile.
+    /// The basis at the last checkpoint or close of a file. No checkpoint may be taken meanwhile.
     pub(crate) fn read(storage: &Storage) -> Result<Self, PoolError> {
         let superblock = storage.lock_superblock().clone();
         let space = read_space_map(&*storage.file, &superblock, superblock.end.max(SUPERBLOCKS))?;
         Ok(Self { superblock, space })
     }
 
-    /// Of a file whose space map is lost: see [`Remains`](crate::Remains).
+    /// The basis of a file whose space map is lost: see [`Remains`](crate::Remains).
     pub(crate) fn made_of(superblock: Superblock, space: SpaceMap) -> Self {
         Self { superblock, space }
     }
@@ -37,7 +37,8 @@ impl CopyBasis {
         self.superblock.redo
     }
 
-    /// What was not committed at that place has its records from this one on. Not after it.
+    /// The records of everything not committed at the redo point begin at this place or later. Not after the redo
+    /// point.
     pub fn undo(&self) -> Lsn {
         self.superblock.undo.min(self.superblock.redo)
     }
@@ -47,17 +48,17 @@ impl CopyBasis {
         self.superblock.database
     }
 
-    /// How many pages the space map covers.
+    /// The number of pages that the space map covers.
     pub fn end(&self) -> u64 {
         self.superblock.end
     }
 
-    /// How many pages are allocated.
+    /// The number of allocated pages.
     pub fn pages_allocated(&self) -> u64 {
         self.space.allocated_pages()
     }
 
-    /// The first extent of the application that begins at page `from` or behind it.
+    /// The first extent of the application that begins at page `from` or later.
     pub fn next_extent(&self, from: u64) -> Option<Extent> {
         let mut from = from.max(SUPERBLOCKS);
         loop {
@@ -84,14 +85,14 @@ impl CopyBasis {
         bytes
     }
 
-    /// What [`encode`](Self::encode) has made.
+    /// Decodes the bytes that [`encode`](Self::encode) has made.
     ///
     /// # Errors
-    /// If it was not made by that, or the system refuses memory.
+    /// If `encode` did not make them, or the system refuses memory.
     pub fn decode(bytes: &[u8]) -> Result<Self, PoolError> {
         let damaged = |what: &str| PoolError::contents(PageId(0), what);
         let (superblock, image) = bytes.split_at_checked(PAGE_SIZE).unwrap_or_default();
-        // The generation tells the page, and is part of what the checksum covers.
+        // The generation determines the page, and is covered by the checksum.
         let decoded = (0..SUPERBLOCKS).find_map(|page| match Superblock::decode(superblock, PageId(page)) {
             Decoded::Valid(superblock) => Some(superblock),
             _ => None,
@@ -102,8 +103,8 @@ impl CopyBasis {
         Ok(Self { superblock, space })
     }
 
-    /// Makes a file, into which the pages were copied, one that a recovery opens: with a log, or as a closed one. `end` is a
-    /// page behind all that the log allocates. Makes it durable.
+    /// Turns a file into which the pages were copied into one that recovery opens: with a log, or as a closed one.
+    /// `end` is a page after everything that the log allocates. Makes the file durable.
     ///
     /// # Errors
     /// If it cannot be written, or the system refuses memory.
@@ -117,7 +118,7 @@ impl CopyBasis {
         self.space.write_image(self.superblock.end, image.get_mut(..bytes).unwrap_or_default());
         let loaded = space.load_image(self.superblock.end, &image);
         loaded.map_err(|what| PoolError::contents(PageId(0), what))?;
-        // The map lies behind everything, where the log allocates nothing.
+        // The map lies after everything else, where the log allocates nothing.
         self.superblock.space_map.map(|before| space.free(before));
         space.note_allocated(map);
         let grown = file.grow(end * PAGE_SIZE as u64);

@@ -1,12 +1,12 @@
 //! A file's life: created, opened, marked as in use before its first change, closed cleanly. This module writes a new
 //! file's first bytes and decides whether an existing one can be opened; `storage` is the open file.
 //!
-//! The superblocks say "in use" from before the first change until everything is written and the space map
-//! with it. A file that says so when it is opened was not closed: some of its pages are from one
-//! moment and some from another, and it is refused.
+//! The superblocks say "in use" from before the first change until everything, including the space map, has been
+//! written. A file that says so when it is opened was not closed: some of its pages are from one moment and some from
+//! another, and it is refused.
 //!
-//! Both superblocks are written at each change of state, one after the other with a sync between, so that
-//! damage to either of them later is not mistaken for an older state.
+//! Both superblocks are written at each change of state, one after the other with a sync in between, so that later
+//! damage to either of them is not mistaken for an older state.
 
 use crate::{
     error::{Fault, PoolError},
@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, primitive::random_id, verify_header};
 use vellum_vm::{AlignedBuffer, File};
 
-/// Writes two superblocks with the next two generations, and makes them durable. The generation grows also
-/// if that fails, so that what is written later counts as newer than what this may have left behind.
+/// Writes two superblocks with the next two generations, and makes them durable. The generation grows even if that
+/// fails, so that later superblocks count as newer than any that this may have left behind.
 pub(crate) fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(), PoolError> {
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
     superblock.generation += SUPERBLOCKS;
@@ -48,7 +48,7 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
     Ok(buffer)
 }
 
-/// How long the map of a file of `end` pages is, in pages. It has room for its own pages too: it may lie after
+/// The length of the map of a file of `end` pages, in pages. It has room for its own pages too: it may lie after
 /// everything else, and then covers itself.
 pub(crate) fn space_map_pages(end: u64) -> u32 {
     let image_pages = |pages| (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u64;
@@ -66,7 +66,7 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
 }
 
 impl Superblock {
-    /// The superblock of another database, of which nothing is known but the application.
+    /// A superblock for a new database, with only the application known.
     pub(crate) fn of_new(application: &str) -> Self {
         Self { application: application_bytes(application), database: random_id(), ..Self::default() }
     }
@@ -77,7 +77,7 @@ impl Superblock {
     }
 }
 
-/// Makes an empty file a pool's file, of a new database; or an unfinished one, of the database with this id for which it was begun.
+/// Turns an empty file into a pool's file of a new database, or an unfinished one into that of the given database.
 pub(crate) fn create(
     file: &dyn File,
     application: &str,
@@ -96,8 +96,9 @@ pub(crate) fn create(
     Ok(superblock)
 }
 
-/// Whether a file holds nothing: it is empty, or its creation was interrupted before its first page was allocated. Its superblocks
-/// may have been written several times, because a creation that finds an interrupted one's log confirms them.
+/// Whether a file holds nothing: it is empty, or its creation was interrupted before its first page was allocated. Its
+/// superblocks may have been written several times, because a creation that finds the log of an interrupted one
+/// confirms them.
 pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, PoolError> {
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if size != SUPERBLOCKS * PAGE_SIZE as u64 {
@@ -117,7 +118,7 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
     Ok(true)
 }
 
-/// The id of the database for which an unfinished file was begun, if it says so.
+/// The id of the database for which an unfinished file was begun, if its superblocks have it.
 pub(crate) fn begun_database(file: &dyn File) -> Result<Option<[u8; DATABASE_BYTES]>, PoolError> {
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if size < SUPERBLOCKS * PAGE_SIZE as u64 {
@@ -126,25 +127,25 @@ pub(crate) fn begun_database(file: &dyn File) -> Result<Option<[u8; DATABASE_BYT
     Ok(find_superblocks(file)?.newest.map(|superblock| superblock.database))
 }
 
-/// What the two superblocks are.
+/// The state of the two superblocks.
 #[derive(Default)]
 struct Found {
     newest: Option<Superblock>,
     /// Copies that are damaged, or cannot be read.
     damaged: Vec<PageId>,
-    /// The version of a later format.
+    /// The version, if the format is a later one.
     too_new: Option<u32>,
-    /// Neither was ever a superblock.
+    /// Whether neither was ever a superblock.
     foreign: bool,
 }
 
-/// The newer superblock that is sound, if one is.
+/// The newer of the sound superblocks, if any.
 ///
 /// # Errors
-/// If it is of another application or of a later version.
+/// If it belongs to another application or a later version.
 pub(crate) fn left_superblock(file: &dyn File, application: &str) -> Result<Option<Superblock>, PoolError> {
     let path = file.description().path.unwrap_or_default();
-    // One that cannot be read is damaged.
+    // A superblock that cannot be read counts as damaged.
     let Found { newest, too_new, .. } = find_superblocks(file).unwrap_or_default();
     match (newest, too_new) {
         (_, Some(found)) => Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION }),
@@ -171,8 +172,8 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
     let mut perhaps_too_new = None;
     let mut failure = None;
     for page in (0..SUPERBLOCKS).map(PageId) {
-        // A superblock that cannot be read counts as a damaged one, if the other can. One beyond the end
-        // of a file that was cut says nothing.
+        // A superblock that cannot be read counts as damaged, if the other one can be read. One beyond the end of a
+        // truncated file tells nothing.
         let decoded = read_buffer(file, Extent::page(page)).map(|buffer| Superblock::decode(&buffer, page));
         let beyond = matches!(&decoded, Err(PoolError::Read { source, .. })
             if source.kind() == std::io::ErrorKind::UnexpectedEof);
@@ -203,7 +204,7 @@ fn begins_with(file: &dyn File, magic: &[u8]) -> bool {
     read_buffer(file, Extent::page(PageId(0))).is_ok_and(|page| page.starts_with(magic))
 }
 
-/// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one.
+/// Reads the superblocks of a file and decides whether it can be opened. Returns the newer superblock.
 pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Superblock, PoolError> {
     let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
@@ -239,7 +240,7 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
         return Err(PoolError::NotClosedCleanly { path, has_log: false });
     }
     if superblock.database == [0; DATABASE_BYTES] {
-        // Of version 1: the first change writes it.
+        // A file of version 1: the first change writes the id.
         superblock.database = random_id();
     }
     let expected = superblock.end.saturating_mul(PAGE_SIZE as u64);

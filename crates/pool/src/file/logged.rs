@@ -1,16 +1,16 @@
-//! What a file has beside its space map if there is a log: which map a checkpoint writes, which space may not be used again
-//! yet, and which pages are on their way to storage.
+//! State that a file has beside its space map if there is a log: the map for the next checkpoint, the space that may
+//! not be reused yet, and the pages that are on their way to storage.
 //!
 //! # Invariants
-//! - What the records before a place of the log say of space is noted before those records are filled.
-//! - An extent that a record frees is *claimed* until that record is durable: what is written past the log never lands on
-//!   what a crash may bring back.
-//! - While a copy of a page is on its way to storage, nothing else writes the page there, it stays in memory, and its space is
-//!   not used again. A thread that looks whether there is a copy holds the page's latch exclusively; the copy is announced
-//!   before the page is read. So either the thread sees the announcement, or the copier sees the latch, or what came of it.
+//! - The space events of the records before a place of the log are noted before those records are filled.
+//! - An extent that a record frees is *claimed* until that record is durable: data written past the log never
+//!   overwrites what a crash may bring back.
+//! - While a copy of a page is on its way to storage, nothing else writes the page there, the page stays in memory, and
+//!   its space is not reused. A thread that checks for a copy holds the page's latch exclusively; the copy is announced
+//!   before the page is read. So either the thread sees the announcement, or the copier sees the latch, or its effects.
 //!
 //! # Lock order
-//! The recorded map's lock; that of the writer of copies; the journal's; then the locks of `storage`.
+//! The recorded map's lock; then the lock of the writer of copies; then the journal's; then the locks of `storage`.
 
 use crate::{
     change_log::ChangeLog,
@@ -27,32 +27,32 @@ use std::{
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_vm::VmError;
 
-/// When so many pages wait for the log to be durable, it is asked to be.
+/// When this many pages wait for the log to become durable, the log is asked to become so.
 const WAITING_PAGES_MAX: u64 = 1024;
 
-/// What the records that are not in the map of a checkpoint say of space, and what may not be reused yet.
+/// The space events that are not yet in the map of a checkpoint, and the space that may not be reused yet.
 #[derive(Default)]
 struct Journal {
     events: Vec<SpaceEvent>,
-    /// Freed extents that are claimed still, and the records that free them.
+    /// Freed extents that are still claimed, and the records that free them.
     quarantine: BinaryHeap<Reverse<(Lsn, Extent)>>,
     quarantined_pages: u64,
-    /// Of those since the log was asked last.
+    /// How many of these pages were added since the log was last asked.
     unasked_pages: u64,
-    /// The last record that frees something.
+    /// The last record that frees space.
     last_free: Lsn,
     /// Pages of which a copy is on its way to storage.
     in_flight: HashSet<PageId>,
-    /// What records from this place on free stays claimed: a backup is reading it.
+    /// Space freed by records from this place on stays claimed: a backup is reading it.
     held_from: Option<Lsn>,
 }
 
-/// What a file has if there is a log.
+/// State that a file has if there is a log.
 pub(crate) struct Logged {
     log: Arc<dyn ChangeLog>,
     journal: Mutex<Journal>,
-    /// The first record that must be durable before something is taken out of the quarantine, plus one; the largest number
-    /// if it is empty.
+    /// The first record that must be durable before an extent can leave the quarantine, plus one; the largest number if
+    /// the quarantine is empty.
     next_release: AtomicU64,
     /// Locked by the thread that writes a checkpoint.
     pub(crate) recorded: Mutex<RecordedMap>,
@@ -60,12 +60,12 @@ pub(crate) struct Logged {
     pub(crate) writing: Mutex<()>,
     #[cfg(test)]
     pub(crate) planted: Mutex<Option<Plant>>,
-    /// Claimed places of maps that a superblock on storage may name, after writing them failed.
+    /// Claimed places of maps that a superblock on storage may still name, because writing the superblocks failed.
     pub(crate) superseded: Mutex<Vec<Extent>>,
 }
 
 impl Logged {
-    /// With the map as it is at this moment.
+    /// Begins with the present map.
     pub(crate) fn new(
         log: Arc<dyn ChangeLog>,
         map: &SpaceMap,
@@ -102,7 +102,8 @@ impl Logged {
         vellum_base::plant::is_planted("pool", bug)
     }
 
-    /// The record at `lsn` says that an extent is allocated, or that it is free; nothing says so if that is zero.
+    /// Notes that the record at `lsn` says that an extent is allocated, or free; does nothing if there is no record
+    /// (zero).
     pub(crate) fn note(&self, extent: Extent, lsn: Lsn, allocated: bool) {
         if lsn == Lsn(0) {
             return;
@@ -114,8 +115,8 @@ impl Logged {
         }
     }
 
-    /// Gives an extent back that the caller has latched exclusively, or claims it until the record at `lsn` is durable. Returns
-    /// false, and does nothing, if no such extent is allocated.
+    /// Frees an extent that the caller has latched exclusively, or claims it until the record at `lsn` is durable.
+    /// Returns false, and does nothing, if no such extent is allocated.
     pub(crate) fn free(&self, space: &SpaceMap, extent: Extent, lsn: Lsn) -> bool {
         let mut journal = lock(&self.journal);
         let at_once = lsn == Lsn(0) && !journal.in_flight.contains(&extent.head);
@@ -137,15 +138,15 @@ impl Logged {
         true
     }
 
-    /// How many pages are freed and may not be used again yet.
+    /// The number of pages that are freed but may not be reused yet.
     pub(crate) fn quarantined_pages(&self) -> u64 {
         lock(&self.journal).quarantined_pages
     }
 
-    /// Frees what is durably free.
+    /// Frees the space whose records are durable.
     #[inline]
     pub(crate) fn release_durable(&self, space: &SpaceMap) {
-        // Relaxed: which thread finds it, and when, is all that depends on it.
+        // Relaxed: it only decides which thread finds the space, and when.
         let next = self.next_release.load(Ordering::Relaxed);
         if next != u64::MAX && self.log.durable().0 >= next {
             self.release(space);
@@ -181,28 +182,28 @@ impl Logged {
         self.next_release.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// What records that free something say from now on is not used again until [`release_held`](Self::release_held), or until
-    /// the file is full.
+    /// Space that records free from now on is not reused until [`release_held`](Self::release_held), or until the file
+    /// is full.
     pub(crate) fn hold(&self) {
         let mut journal = lock(&self.journal);
         journal.held_from = Some(self.log.end());
         self.set_next_release(&journal);
     }
 
-    /// Whether nothing was used again since [`hold`](Self::hold).
+    /// Whether no space has been reused since [`hold`](Self::hold).
     pub(crate) fn is_held(&self) -> bool {
         lock(&self.journal).held_from.is_some()
     }
 
-    /// Ends what [`hold`](Self::hold) began.
+    /// Ends the effect of [`hold`](Self::hold).
     pub(crate) fn release_held(&self) {
         let mut journal = lock(&self.journal);
         journal.held_from = None;
         self.set_next_release(&journal);
     }
 
-    /// Frees all that may not be used again yet, after waiting for the log. A backup that reads some of it begins that part anew:
-    /// threads that change something go before it.
+    /// Waits for the log, and frees all space that may not be reused yet. A backup that reads some of it must read that
+    /// part again: threads that make changes take precedence.
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -215,8 +216,8 @@ impl Logged {
         Ok(())
     }
 
-    /// Waits until all records that free something are durable. Pages that have been freed are not written any more, so
-    /// what was changed in them before is nowhere but in the log.
+    /// Waits until all records that free space are durable. Pages that have been freed are no longer written, so their
+    /// earlier changes are nowhere but in the log.
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -228,7 +229,7 @@ impl Logged {
     /// Waits until the record at `lsn` is durable, if that is not zero.
     ///
     /// # Errors
-    /// If it cannot be made so.
+    /// If it cannot be made durable.
     pub(crate) fn wait_for(&self, lsn: Lsn) -> Result<(), PoolError> {
         if lsn == Lsn(0) || self.log.durable() > lsn {
             return Ok(());
@@ -236,7 +237,7 @@ impl Logged {
         self.log.make_durable(lsn).map_err(PoolError::Log)
     }
 
-    /// Takes out what the records before `upto` say, in their order.
+    /// Takes out the space events of the records before `upto`, in order.
     pub(crate) fn take_events(&self, upto: Lsn) -> Vec<SpaceEvent> {
         let upto = if self.is_planted(Plant::EventsBeyondRedo) { Lsn(u64::MAX) } else { upto };
         let mut journal = lock(&self.journal);
@@ -247,7 +248,7 @@ impl Logged {
         before
     }
 
-    /// Announces that copies of pages are on their way to storage until the answer is dropped. The caller has locked
+    /// Announces that copies of pages are on their way to storage, until the result is dropped. The caller has locked
     /// [`writing`](Self::writing).
     pub(crate) fn announce(
         &self,
@@ -264,7 +265,7 @@ impl Logged {
     }
 }
 
-/// Copies of pages that are on their way to storage.
+/// Copies of pages on their way to storage.
 pub(crate) struct InFlight<'l>(&'l Logged);
 
 impl Drop for InFlight<'_> {

@@ -1,9 +1,9 @@
-//! Failures to write that last for a while: a full disk, a quota that is used up, a failing device.
+//! Write failures that last for a while: a full disk, an exhausted quota, a failing device.
 //!
-//! An attempt that failed is likely to fail again, and takes time that others wait for. So it is repeated only when
-//! [`PART`] times as long has passed, and until then its callers get the error of the last one.
+//! An attempt that failed is likely to fail again, and takes time for which other threads wait. So it is repeated only
+//! after [`PART`] times as long, and until then callers get the error of the last attempt.
 //!
-//! While pages cannot be written, nothing is changed: what is changed cannot leave memory, and would take the room
+//! While pages cannot be written, nothing may be changed: changed pages cannot leave memory, and would take the room
 //! that readers need (see `Evictor::admit_changes`).
 
 use crate::{
@@ -14,12 +14,12 @@ use std::{io, time::Duration};
 use vellum_base::Extent;
 use vellum_base::primitive::Instant;
 
-/// Attempts that fail may take one part in so many of the time.
+/// Failing attempts may take one part of this many of the time.
 const PART: u32 = 20;
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How an attempt failed, and when the next one is due.
+/// The error of a failed attempt, and the time when the next attempt is due.
 #[derive(Debug)]
 pub(crate) struct Failure {
     source: io::Error,
@@ -27,7 +27,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An attempt that began at `begun` has just failed.
+    /// Records that an attempt that began at `begun` has just failed.
     pub(crate) fn new(source: &io::Error, begun: Instant) -> Self {
         let now = Instant::now();
         Self { source: copy_of(source), next_at: now + ((now - begun) * PART).min(PAUSE_MAX) }
@@ -39,7 +39,7 @@ impl Failure {
     }
 }
 
-/// The same error once more, for another thread that waits.
+/// A copy of an error, for another waiting thread.
 pub(crate) fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),
@@ -51,7 +51,7 @@ pub(crate) fn copy_of(error: &io::Error) -> io::Error {
 struct Last {
     extent: Extent,
     failure: Failure,
-    /// The one before it failed too: only then is there a pause.
+    /// Whether the attempt before it failed too: only then is there a pause.
     again: bool,
 }
 
@@ -63,10 +63,10 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Whether most writes failed when they were tried last.
+    /// Whether most writes failed at their last attempt.
     #[inline]
     pub(crate) fn lasts(&self) -> bool {
-        // Relaxed: only how soon an attempt is repeated depends on it.
+        // Relaxed: only the time of the next attempt depends on it.
         self.lasts.load(Ordering::Relaxed)
     }
 
@@ -76,14 +76,14 @@ impl Outage {
         self.lasts() && lock(&self.last).as_ref().is_some_and(is_recent)
     }
 
-    /// Hardly anything could be written in an attempt that began at `begun`.
+    /// Records that an attempt that began at `begun` could write hardly anything.
     pub(crate) fn begins(&self, extent: Extent, source: &io::Error, begun: Instant) {
         let mut last = lock(&self.last);
         *last = Some(Last { extent, failure: Failure::new(source, begun), again: self.lasts() });
         self.lasts.store(true, Ordering::Relaxed);
     }
 
-    /// Something was written.
+    /// Records that something was written.
     pub(crate) fn ends(&self) {
         if self.lasts() {
             self.lasts.store(false, Ordering::Relaxed);

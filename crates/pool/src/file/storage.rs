@@ -1,15 +1,15 @@
-//! The open file: what is allocated in it, how far it has grown, and what its superblocks say.
+//! The open file: what is allocated in it, how far it has grown, and the state of its superblocks.
 //!
-//! Space on storage is claimed and freed here. The layers above, which hold the latches that `space` asks for, decide
+//! Space on storage is claimed and freed here. The layers above, which hold the latches that `space` requires, decide
 //! when.
 //!
 //! # Invariants
 //! - The superblocks on storage say "in use" before anything else is written.
 //! - The file is as long as the map says, and has room for the map that a close will write.
-//! - After a failed sync nothing more is promised about the file.
+//! - After a failed sync nothing more is guaranteed about the file.
 //!
 //! # Lock order
-//! The superblock's lock; then the space map's; then that of the file's size.
+//! The superblock's lock; then the space map's; then the lock of the file's size.
 
 use crate::{
     change_log::ChangeLog,
@@ -32,7 +32,7 @@ use vellum_base::primitive::Instant;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
 
-/// A file of pages that is open.
+/// An open file of pages.
 pub(crate) struct Storage {
     pub(crate) file: Arc<dyn File>,
     pub(crate) space: SpaceMap,
@@ -45,27 +45,27 @@ pub(crate) struct Storage {
     kept: Arc<KeptPages>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
-    /// The superblock on storage says "in use": set before the first page is written.
+    /// Whether the superblock on storage says "in use": set before the first page is written.
     marked_in_use: AtomicBool,
-    /// The same, and no outage or failed sync forbids changes.
+    /// Whether it is marked in use, and no outage or failed sync forbids changes.
     changes_admitted: AtomicBool,
     /// Whether pages can be written.
     pub(crate) outage: Outage,
-    /// A sync failed: nothing more can be promised about this file.
+    /// Whether a sync has failed: nothing more is guaranteed about this file.
     poisoned: AtomicBool,
-    /// A thread panicked while it changed a page: what is in memory must not be declared sound.
+    /// Whether a thread panicked while it changed a page: then pages in memory must not be declared sound.
     panicked: AtomicBool,
-    /// The file's size as far as it has been grown, in pages.
+    /// The size to which the file has been grown, in pages.
     file_pages: Mutex<u64>,
-    /// The size to which it could not be grown lately, in pages. Locked with `file_pages`.
+    /// The size to which it recently could not be grown, in pages. Locked with `file_pages`.
     growth_failure: Mutex<Option<(u64, Failure)>>,
 }
 
 impl Storage {
-    /// The file with what was found in it; `fresh` says that it was created a moment ago.
+    /// The file with its space map and superblock as read; `fresh` says that it was created just now.
     ///
     /// # Errors
-    /// If the system does not tell its size, or it cannot grow to what the log allocates.
+    /// If the system does not tell its size, or it cannot grow to hold what the log allocates.
     pub(crate) fn new(
         file: Arc<dyn File>,
         space: SpaceMap,
@@ -77,7 +77,7 @@ impl Storage {
     ) -> Result<Self, PoolError> {
         let size = file.size();
         let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
-        // What has just been created says "in use"; one with a log is yet to say that.
+        // A new file says "in use" already; a new file with a log is yet to say so.
         let needs_recovery = superblock.state == State::Logged;
         let in_use = needs_recovery || (fresh && log.is_none());
         let logged =
@@ -107,13 +107,13 @@ impl Storage {
         Ok(storage)
     }
 
-    /// The log of the changes of pages, if there is one.
+    /// The log of page changes, if there is one.
     #[inline]
     pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
         self.logged.as_ref().map(Logged::log)
     }
 
-    /// What gives LSNs if there is no log.
+    /// The clock that gives LSNs if there is no log.
     #[inline]
     pub(crate) fn clock(&self) -> Option<&Arc<LsnClock>> {
         self.clock.as_ref()
@@ -131,17 +131,18 @@ impl Storage {
         &self.kept
     }
 
-    /// The LSN of what is written past the log: before the redo point of the last checkpoint, so that the first change of it
-    /// carries the whole page, and as late as that allows, so that a backup that follows on another one knows what is new. Zero
-    /// without a log.
+    /// The LSN of pages that are written past the log. It lies before the redo point of the last checkpoint, so that
+    /// their first change carries the whole page, and as late as that allows, so that an incremental backup knows what
+    /// is new. Zero without a log.
     pub(crate) fn lsn_past_log(&self) -> Lsn {
         let Some(log) = self.log() else { return Lsn(0) };
-        // In this order: while a checkpoint begins, images are from beyond all places, and its redo point is yet to come.
+        // In this order: while a checkpoint begins, `images_from` is beyond all places, and its redo point is yet to
+        // come.
         let durable = log.durable();
         Lsn(durable.min(log.images_from()).0.saturating_sub(1))
     }
 
-    /// What there is beside the map if there is a log.
+    /// The state that is needed beside the map if there is a log.
     #[inline]
     pub(crate) fn logged(&self) -> Option<&Logged> {
         self.logged.as_ref()
@@ -154,17 +155,17 @@ impl Storage {
     /// Whether exactly this extent is allocated to the application. Certain while its latch is held.
     pub(crate) fn is_allocated(&self, extent: Extent) -> bool {
         let head = extent.head.0;
-        // Relaxed: it changes when a file is opened or closed cleanly, and at the first change after that; a
-        // page that ceases to be the pool's own is handed on under the space map's lock.
+        // Relaxed: it changes when a file is opened or closed cleanly, and at the first change after that; a page that
+        // ceases to be the pool's own is passed on under the space map's lock.
         let is_own = head < SUPERBLOCKS || head == self.space_map_head.load(Ordering::Relaxed);
         !is_own && self.space.is_extent(extent)
     }
 
-    /// Claims room for an extent; see [`SpaceMap::allocate`]. If the file grows, `grown` is given its new end, with the
-    /// map locked.
+    /// Claims room for an extent; see [`SpaceMap::allocate`]. If the file grows, `grown` gets its new end, with the map
+    /// locked.
     ///
     /// # Errors
-    /// If the file cannot grow; nothing is claimed then.
+    /// If the file cannot grow; then nothing is claimed.
     pub(crate) fn allocate(&self, pages: u32, mut grown: impl FnMut(u64)) -> Result<Extent, PoolError> {
         self.claim(|| self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
@@ -185,14 +186,14 @@ impl Storage {
         self.claim(|| self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
 
-    /// Claims something. If there is no room, the log is made durable first, if space waits for that. If there is none then, the log
-    /// gives up what it keeps for later.
+    /// Claims space. If there is no room, and freed space waits for the log, makes the log durable first. If there is
+    /// still none, the log gives up the space that it keeps in reserve.
     fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
         let Some(logged) = &self.logged else { return claim() };
         logged.release_durable(&self.space);
         match claim() {
             Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }) => {
-                // If nothing waits, another thread may have just released it.
+                // If nothing is waiting, another thread may have just released it.
                 logged.release_all(&self.space)?;
                 match claim() {
                     Err(PoolError::StorageFull { .. }) if logged.log().give_up_spare() => claim(),
@@ -203,8 +204,8 @@ impl Storage {
         }
     }
 
-    /// Frees an extent that the caller has latched exclusively, as the record at `lsn` says; zero if none does. Returns false,
-    /// and does nothing, if no such extent is allocated.
+    /// Frees an extent that the caller has latched exclusively. `lsn` is the LSN of the record that says so; zero if
+    /// there is none. Returns false, and does nothing, if no such extent is allocated.
     pub(crate) fn free(&self, extent: Extent, lsn: Lsn) -> bool {
         match &self.logged {
             Some(logged) => logged.free(&self.space, extent, lsn),
@@ -212,8 +213,8 @@ impl Storage {
         }
     }
 
-    /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
-    /// not keep a file from being closed.
+    /// Makes the file hold `pages` pages, plus the map that a close will write: a full disk must not keep a file from
+    /// being closed.
     fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
         self.grow_file(pages + u64::from(space_map_pages(pages)))
     }
@@ -236,7 +237,7 @@ impl Storage {
             return Err(full(copy_of(error)));
         }
         let ahead = (pages / 8).clamp(*CHUNK_PAGES.start(), *CHUNK_PAGES.end());
-        // Where a whole chunk does not fit, less may. What has just been refused is not asked for again at once.
+        // Where a whole chunk does not fit, a part may. A size that was just refused is not requested again at once.
         let sizes = [ahead, ahead / 8, ahead / 64, 0].map(|ahead| (pages + ahead).min(self.capacity_pages));
         let refused = pending.map_or(u64::MAX, |(size, _)| size);
         let mut outcome = Ok(());
@@ -254,17 +255,17 @@ impl Storage {
         outcome.map_err(full)
     }
 
-    /// Whether something may be changed, as far as is known: see `Evictor::admit_changes`.
+    /// Whether changes are allowed, as far as known: see `Evictor::admit_changes`.
     #[inline]
     pub(crate) fn admits_changes(&self) -> bool {
-        // Acquire: a thread that sees it set may reuse the space of the old space map.
+        // Acquire: a thread that sees the flag set may reuse the space of the old space map.
         self.changes_admitted.load(Ordering::Acquire)
     }
 
-    /// Admits changes, if the file can be marked as in use.
+    /// Admits changes if the file can be marked as in use.
     ///
     /// # Errors
-    /// If it cannot.
+    /// If it cannot be marked.
     pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
         self.mark_in_use()?;
         self.changes_admitted.store(true, Ordering::Release);
@@ -281,10 +282,10 @@ impl Storage {
         self.changes_admitted.store(false, Ordering::Release);
     }
 
-    /// Makes the superblocks say "in use", if they do not yet.
+    /// Makes the superblocks say "in use", if they do not say so yet.
     ///
     /// # Errors
-    /// If the file is open for reading only, or they cannot be written.
+    /// If the file is open for reading only, or the superblocks cannot be written.
     pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
         if self.marked_in_use.load(Ordering::Acquire) {
             return Ok(());
@@ -297,8 +298,9 @@ impl Storage {
             return Ok(());
         }
         if let Some(log) = self.log() {
-            // The map stays until a checkpoint has written the next one, for which there must be room. A file without a map is being
-            // created: one that has grown and does not say that it has a log could not be opened after a crash.
+            // The map stays until a checkpoint has written the next one, for which there must be room. A file without a
+            // map is still being created: if it grew before it says that it has a log, it could not be opened after a
+            // crash.
             let is_new = superblock.space_map.is_none();
             if !is_new {
                 self.grow_file_for(self.space.end())?;
@@ -313,9 +315,9 @@ impl Storage {
             self.marked_in_use.store(true, Ordering::Release);
             return Ok(());
         }
-        // From here on the file may say "in use", whether or not writing that succeeds.
+        // From here on the file may say "in use", whether or not this write succeeds.
         superblock.state = State::InUse;
-        // What is changed now has no LSN, so no increment may follow on a backup of what was before.
+        // Changes from now on have no LSN, so no incremental backup may build on a backup of the earlier state.
         superblock.renew_database();
         let old_map = superblock.space_map.take();
         if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
@@ -323,7 +325,7 @@ impl Storage {
             return Err(error);
         }
         if let Some(extent) = old_map {
-            // Others take the old map's place only if there is room for the next one elsewhere.
+            // The old map's place may be reused only if there is room for the next map elsewhere.
             match self.grow_file_for(self.space.end()) {
                 Ok(()) => self.free_space_map(extent),
                 Err(_) => superblock.space_map = old_map,
@@ -338,7 +340,7 @@ impl Storage {
         self.read_only
     }
 
-    /// A thread panicked while it changed a page, which may be half changed.
+    /// Notes that a thread panicked while it changed a page, which may be half changed.
     #[cold]
     pub(crate) fn note_panic(&self) {
         self.panicked.store(true, Ordering::Release);
@@ -349,14 +351,14 @@ impl Storage {
         self.panicked.load(Ordering::Acquire)
     }
 
-    /// Whether the superblocks say "cleanly closed", and nothing was allocated or freed since.
+    /// Whether the superblocks say "cleanly closed", and nothing has been allocated or freed since.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock_superblock().state == State::Closed && !self.space.is_changed()
     }
 
     /// The copies of the superblock that are damaged on storage, or cannot be read.
     pub(crate) fn damaged_superblocks(&self) -> Vec<PageId> {
-        // With the lock no thread is writing them.
+        // While this holds the lock, no thread writes them.
         let _superblock = self.lock_superblock();
         damaged_superblocks(&*self.file)
     }
@@ -375,11 +377,12 @@ impl Storage {
         self.marked_in_use.load(Ordering::Acquire)
     }
 
-    /// Claims room for the map of a checkpoint. Returns it, how many pages it will cover, and whether it has room for so many: not
-    /// if the file has grown much meanwhile. If the file grows, `grown` is given its new end, with the map locked.
+    /// Claims room for the map of a checkpoint. Returns the extent, the number of pages that the map will cover, and
+    /// whether the extent is long enough for that, which it is not if the file has grown much meanwhile. If the file
+    /// grows, `grown` gets its new end, with the map locked.
     ///
     /// # Errors
-    /// If the file cannot grow; nothing is claimed then.
+    /// If the file cannot grow; then nothing is claimed.
     pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
         let end = self.space.end();
         let pages = space_map_pages(end);
@@ -397,7 +400,7 @@ impl Storage {
     /// Writes the map of a checkpoint, and makes everything durable.
     ///
     /// # Errors
-    /// If it cannot be written. If the sync fails, the file is poisoned.
+    /// If the map cannot be written. If the sync fails, the file is poisoned.
     pub(crate) fn write_map(
         &self,
         recorded: &mut RecordedMap,
@@ -415,20 +418,20 @@ impl Storage {
         self.sync()
     }
 
-    /// Makes everything durable that was written.
+    /// Makes all writes so far durable.
     ///
     /// # Errors
-    /// If that fails; the file is poisoned then.
+    /// If that fails; the file is then poisoned.
     pub(crate) fn sync(&self) -> Result<(), PoolError> {
         self.refuse_if_poisoned()?;
         self.poison_if_sync_failed(self.file.sync().map_err(PoolError::Sync))
     }
 
-    /// Makes the superblocks name a map that was written, and the place in the log to which it belongs. Gives the place of the
-    /// map before, which is claimed from now on.
+    /// Makes the superblocks name a map that was written, and the place in the log to which it belongs. Returns the
+    /// place of the previous map, which is claimed from now on.
     ///
     /// # Errors
-    /// If they cannot be written. What is on storage may name either map then, and both are right.
+    /// If the superblocks cannot be written. Storage may then name either map, and both are valid.
     pub(crate) fn name_map(
         &self,
         extent: Extent,
@@ -460,7 +463,7 @@ impl Storage {
     /// # Errors
     /// If the file cannot grow.
     pub(crate) fn allocate_space_map(&self, grown: impl FnOnce(u64)) -> Result<Extent, PoolError> {
-        // One whose place was kept, because there is no other.
+        // A map whose place was kept, because there was no room for another one.
         if let Some(kept) = self.lock_superblock().space_map.take() {
             self.free_space_map(kept);
         }
@@ -469,15 +472,15 @@ impl Storage {
         self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end)))
     }
 
-    /// From here on an extent that was claimed, and is latched, is the pool's own.
+    /// Marks a claimed and latched extent as the pool's own from here on.
     pub(crate) fn own_space_map(&self, extent: Extent) {
         self.space_map_head.store(extent.head.0, Ordering::Release);
     }
 
-    /// Writes the space map to its extent, makes everything durable, and the superblocks say "cleanly closed".
+    /// Writes the space map to its extent, makes everything durable, and writes superblocks that say "cleanly closed".
     ///
     /// # Errors
-    /// If something cannot be written; the next attempt frees the extent then. If a sync fails, the file is poisoned.
+    /// If something cannot be written; the next attempt then frees the extent. If a sync fails, the file is poisoned.
     pub(crate) fn close(&self, extent: Extent) -> Result<(), PoolError> {
         let end = self.space.end();
         let mut buffer = AlignedBuffer::new(extent.bytes());
@@ -500,8 +503,8 @@ impl Storage {
             superblock.redo = superblock.redo.max(clock.redo());
             superblock.undo = superblock.redo;
         }
-        // From here on the file may say "closed", so the next change has to say "in use" again first,
-        // whether or not this succeeds.
+        // From here on the file may say "closed", so the next change must first say "in use" again, whether or not this
+        // succeeds.
         self.marked_in_use.store(false, Ordering::Release);
         self.suspend_changes();
         let written = write_superblocks(&*self.file, &mut superblock);
@@ -511,8 +514,8 @@ impl Storage {
         self.poison_if_sync_failed(written)
     }
 
-    /// After a failed sync the system may have dropped what was to be written, and a second one may succeed all the same.
-    /// Nothing can be promised about this file any more.
+    /// After a failed sync the system may have dropped unwritten data, and a second sync may succeed even so. Nothing
+    /// is guaranteed about this file any more.
     fn poison_if_sync_failed(&self, result: Result<(), PoolError>) -> Result<(), PoolError> {
         if let Err(PoolError::Sync(_)) = result {
             self.poisoned.store(true, Ordering::Release);
@@ -521,20 +524,21 @@ impl Storage {
         result
     }
 
-    /// Cuts off what neither is allocated nor belongs to the last checkpoint, but for the room of the map that a close will write.
+    /// Cuts off what is neither allocated nor part of the last checkpoint, except the room for the map that a close
+    /// will write.
     pub(crate) fn cut_unused(&self) {
         let superblock = self.lock_superblock();
-        // What a file without a log says of its end while it is changed means nothing.
+        // While a file without a log is in use, the end in its superblock is meaningless.
         let kept = if self.logged.is_some() || !self.is_in_use() { superblock.end } else { 0 };
         self.space.with_end(|end| self.cut_file(kept.max(end + u64::from(space_map_pages(end)))));
     }
 
-    /// How long the file is, in pages.
+    /// The length of the file, in pages.
     pub(crate) fn file_pages(&self) -> u64 {
         *lock(&self.file_pages)
     }
 
-    /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
+    /// Cuts off preallocated space. If that fails, the file is merely longer than necessary.
     pub(crate) fn cut_file(&self, end: u64) {
         let mut file_pages = lock(&self.file_pages);
         if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
@@ -542,7 +546,8 @@ impl Storage {
         }
     }
 
-    /// Frees the place of a space map. No thread latches what is the pool's own, and it remains so until it is free.
+    /// Frees the place of a space map. No thread latches the pool's own extents, and this one stays so until it is
+    /// free.
     fn free_space_map(&self, extent: Extent) {
         self.space.free(extent);
         self.space_map_head.store(0, Ordering::Release);

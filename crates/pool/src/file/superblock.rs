@@ -1,7 +1,7 @@
-//! The two pages at the beginning of a file that say what it is and where its parts are.
+//! The two pages at the beginning of a file that identify it and locate its parts.
 //!
-//! They are written alternately, each time with a higher generation, so that a write that is torn leaves
-//! the other one. Layout after the page header, little-endian:
+//! They are written alternately, each time with a higher generation, so that a torn write leaves the other one. Layout
+//! after the page header, little-endian:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -31,25 +31,25 @@ pub(crate) const MAGIC: [u8; 8] = *b"VELLUMDB";
 pub(crate) const FORMAT_VERSION: u32 = 3;
 /// Pages 0 and 1 are the superblocks.
 pub(crate) const SUPERBLOCKS: u64 = 2;
-/// How many roots an application can keep.
+/// The number of roots that an application can store.
 pub const ROOTS: usize = 16;
-/// How long the name of an application may be, in bytes.
+/// The longest name of an application, in bytes.
 pub const APPLICATION_BYTES: usize = 16;
 
-/// How long the id of a database is, in bytes.
+/// The length of the id of a database, in bytes.
 pub(crate) const DATABASE_BYTES: usize = 16;
 
 const STATE_IN_USE: u32 = 1;
 const STATE_CLOSED: u32 = 2;
 const STATE_LOGGED: u32 = 3;
 
-/// What the file's contents are worth.
+/// How far the file's contents can be trusted.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It was changed and not closed: some of its pages are from one moment and some from another.
     #[default]
     InUse,
-    /// Everything is there.
+    /// It is complete.
     Closed,
     /// It was changed and not closed, and the log has all changes since the redo point.
     Logged,
@@ -63,28 +63,28 @@ pub(crate) struct Superblock {
     pub(crate) space_map: Option<Extent>,
     pub(crate) end: u64,
     pub(crate) roots: [u64; ROOTS],
-    /// Tells databases apart; zero if the file is of version 1.
+    /// Distinguishes databases; zero if the file is of version 1.
     pub(crate) database: [u8; DATABASE_BYTES],
     /// All changes whose records lie before this place of the log are in the file.
     pub(crate) redo: Lsn,
-    /// What was not committed at that place has its records from here on.
+    /// The records of everything not committed at the redo point begin at this place or later.
     pub(crate) undo: Lsn,
 }
 
-/// What the bytes of a superblock's page turned out to be.
+/// The result of decoding a superblock's page.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "there are two of them, when a file is opened")]
 pub(crate) enum Decoded {
     Valid(Superblock),
-    /// The magic is there and the version is later than ours. Without a sound checksum, which a later version
-    /// may compute in another way, it may be damage that looks so.
+    /// The magic is there and the version is later than ours. Without a sound checksum, which a later version may
+    /// compute differently, this may also be damage.
     TooNew {
         version: u32,
         sound: bool,
     },
     /// The magic is there, the rest is damaged or was never finished.
     Damaged,
-    /// Nothing says that this was ever a superblock.
+    /// There is no sign that this was ever a superblock.
     Foreign,
 }
 
@@ -124,8 +124,8 @@ impl Superblock {
         stamp_checksum(bytes);
     }
 
-    /// Decodes what was read from superblock page `page`. The magic and the version are checked before the checksum, so
-    /// that a later format is called by its name.
+    /// Decodes superblock page `page` as it was read. The magic and the version are checked before the checksum, so
+    /// that a later format is reported as such.
     pub(crate) fn decode(bytes: &[u8], page: PageId) -> Decoded {
         if bytes.get(32..40) != Some(&MAGIC) {
             return Decoded::Foreign;

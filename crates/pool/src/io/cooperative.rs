@@ -1,19 +1,19 @@
 //! Waiting for a page that a queue reads asynchronously, and whose owner may not reap for a long time.
 //!
-//! A page under an asynchronous read is latched exclusively by a queue, whose owner is a loop of the
-//! application's: it may be busy with anything, or wait for the very thread that wants the page. So a thread
-//! that is about to sleep for a latch checks first whether one of the queues reads the page, and if so ends that
-//! queue's reads itself, in the owner's place.
+//! A page under an asynchronous read is latched exclusively by a queue, whose owner is a loop of the application: it
+//! may be busy with anything, or wait for the very thread that wants the page. So a thread that is about to sleep for a
+//! latch first checks whether one of the queues reads the page, and if so completes that queue's reads itself, in place
+//! of the owner.
 //!
 //! # Why no thread sleeps for ever
 //! - A page is latched for a queue, and entered into it, with the queue locked. A thread that has seen the latch and
-//!   then locks the queue finds the page in it, or the read over.
+//!   then locks the queue finds the page in it, or finds that the read is over.
 //! - A sleeper looks at the queues *after* it has set the waiting bit of the page's word. If the page was latched for a
-//!   queue before that, it finds it there. If the bit has been cleared and the page latched for a queue since, the
-//!   sleeper finds the bit clear and does not sleep; or the bit has been set again, by a thread that looks at the
-//!   queues after that, ends the read, and so wakes all.
-//! - A sleeper does not wait for a queue that is locked, because the owner may wait in it for the device. It cannot
-//!   know whether the page is in it, so it sleeps for a moment only, and tries again.
+//!   queue before that, the sleeper finds it there. If the bit has been cleared and the page latched for a queue since,
+//!   the sleeper finds the bit clear and does not sleep; or the bit has been set again, by a thread that looks at the
+//!   queues after that, completes the read, and so wakes all.
+//! - A sleeper does not wait for a queue that is locked, because its owner may be waiting there for the device. The
+//!   sleeper cannot know whether the page is in that queue, so it sleeps only for a moment, and tries again.
 
 use crate::{
     page::parking::CooperativeCompletion,
@@ -36,13 +36,13 @@ impl<Q> Queues<Q> {
         lock(&self.all).push(queue);
     }
 
-    /// Takes a queue out that reads nothing any more.
+    /// Removes a queue that has no reads under way.
     pub fn remove(&self, queue: &Arc<Mutex<Q>>) {
         lock(&self.all).retain(|other| !Arc::ptr_eq(other, queue));
     }
 
-    /// Looks for the queue that `reads` the page in question, and if it is there, lets `finish` wait until one of
-    /// its reads is done and end those that are.
+    /// Looks for the queue that `reads` the page in question, and if there is one, lets `finish` wait until one of its
+    /// reads is done and complete those that are done.
     pub fn complete(&self, reads: impl Fn(&Q) -> bool, finish: impl Fn(&mut Q)) -> CooperativeCompletion {
         // A copy, so that queues may come and go while this one waits.
         let all = lock(&self.all).clone();
@@ -54,7 +54,7 @@ impl<Q> Queues<Q> {
                     return CooperativeCompletion::Completed;
                 }
                 Ok(_) => {}
-                // Also one whose owner panicked with the lock in hand: its reads are in an unknown state.
+                // This includes a queue whose owner panicked while it held the lock: its reads are in an unknown state.
                 Err(_) => found = CooperativeCompletion::Unsure,
             }
         }

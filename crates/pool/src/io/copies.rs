@@ -1,8 +1,8 @@
-//! Writing what differs from storage while other threads read and write it.
+//! Writing pages that differ from storage while other threads read and write them.
 //!
-//! A page is copied by an optimistic read, and the copy is stamped and written, so no thread waits for the log or the device with
-//! a latch in hand, and a hot page is never waited for. The page ceases to be dirty if it still is what was copied. While the
-//! copy is on its way, the page is announced in `file::logged`.
+//! A page is copied by an optimistic read, and the copy is stamped and written. So no thread waits for the log or the
+//! device while it holds a latch, and a hot page is never waited for. The page ceases to be dirty if it still equals
+//! the copy. While the copy is on its way, the page is announced in `file::logged`.
 
 use crate::{
     error::PoolError,
@@ -17,11 +17,11 @@ use vellum_base::primitive::thread;
 use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Request};
 
-/// How many pages are copied and written at a time, in a pool that has many: half a mebibyte.
+/// How many pages are copied and written at a time in a large pool: half a mebibyte.
 const BATCH_PAGES_MAX: usize = 128;
-/// How many pages of what was written past the log one record of it takes, at most.
+/// How many pages that were written past the log one of its records takes, at most.
 const CONTENTS_PAGES: usize = 64;
-/// How often a page is read optimistically before it is latched shared.
+/// How often an optimistic read of a page is tried before the page is latched shared.
 const TRIES_MAX: u32 = 4;
 
 /// Makes the contents of extents durable: see `Allocation::persist`.
@@ -36,7 +36,8 @@ pub(crate) fn persist(io: &PageIo, extents: &[Extent]) -> Result<(), PoolError> 
     storage.sync()
 }
 
-/// Has the log take what extents hold, in ascending order, if it wants to. They are durable, and nothing refers to them yet.
+/// Passes the contents of extents, in ascending order, to the log if it wants them. They are durable, but not yet
+/// referred to.
 pub(crate) fn record_contents(io: &PageIo, extents: impl Iterator<Item = Extent>) -> Result<(), PoolError> {
     let storage = &io.faults.evictor.pages.storage;
     let Some(log) = storage.log().filter(|log| log.wants_contents()) else { return Ok(()) };
@@ -68,7 +69,7 @@ pub(crate) fn write_changed(
     changed: &[Extent],
     pause: Duration,
 ) -> Result<(), PoolError> {
-    // The evictor leaves them alone meanwhile, so it is a small part of the pool.
+    // The evictor leaves these pages alone meanwhile, so they must be a small part of the pool.
     let most = (io.faults.evictor.pages.budget.limit() / 8).clamp(1, BATCH_PAGES_MAX);
     let mut buffer = AlignedBuffer::new(changed.len().min(most) * PAGE_SIZE);
     for (index, batch) in changed.chunks(most).enumerate() {
@@ -115,8 +116,8 @@ fn write_copies(
             _ => requests.push(Request::write(extent.head.offset(), bytes.as_ptr().cast_mut(), PAGE_SIZE)),
         }
     }
-    // SAFETY: the buffer is this thread's own; what is written is announced, so no other thread writes it but for one that
-    // had begun, which writes the same.
+    // SAFETY: the buffer is this thread's own; the pages are announced, so no other thread writes them, except one that
+    // had already begun, which writes the same bytes.
     unsafe { storage.file.run(&mut requests) };
     let mut result = Ok(());
     let mut copied = copied.into_iter().peekable();
@@ -150,8 +151,8 @@ fn count_written(io: &PageIo, extent: Extent) {
     counters.checkpoint_pages_written.add(extent.pages.into());
 }
 
-/// Copies a page that differs from storage, and gives the word that it had; nothing if it does not any more, because it was
-/// written or freed, or if another extent begins there.
+/// Copies a page that differs from storage, and returns the word that it had; `None` if it no longer differs, because
+/// it was written or freed, or if another extent begins there.
 fn copy(io: &PageIo, extent: Extent, target: &mut [u8]) -> Option<Word> {
     let (table, page) = (io.faults.table(), extent.head);
     let state = table.state(page);
@@ -183,8 +184,8 @@ fn copy(io: &PageIo, extent: Extent, target: &mut [u8]) -> Option<Word> {
     }
 }
 
-/// Writes an extent of several pages from its place, under a shared latch: only a thread that changes such an extent waits, and
-/// none does so often. The first page is written from a copy, which has the checksum.
+/// Writes an extent of several pages from its place, under a shared latch: only a thread that changes such an extent
+/// waits, which is rare. The first page is written from a copy, which has the checksum.
 fn write_in_place(
     io: &PageIo,
     logged: &Logged,
@@ -227,7 +228,7 @@ fn write_in_place(
     written
 }
 
-/// Writes an extent, with its checksum, which its memory lacks.
+/// Writes an extent with its checksum, which its memory lacks.
 ///
 /// # Safety
 /// The caller holds the extent's latch.

@@ -1,5 +1,5 @@
 //! The way into memory. Every page that is read takes it, whether a thread waits for the read or not:
-//! [`enter`](Faults::enter), then the read, then [`admit`](Faults::admit). After a crash what a page lacks is
+//! [`enter`](Faults::enter), then the read, then [`admit`](Faults::admit). After a crash, changes that a page lacks are
 //! [redone](crate::io::on_demand) before it is entered.
 //!
 //! # Invariants
@@ -37,7 +37,7 @@ impl Faults {
         &self.evictor.pages.table
     }
 
-    /// Refuses what cannot be an extent of this file, so that its state may be looked at.
+    /// Refuses extents that cannot be in this file, so that the state of the others may be read.
     pub(crate) fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
         let end = extent.head.0.saturating_add(extent.pages as u64);
         if extent.pages == 0 || end > self.table().capacity_pages {
@@ -50,11 +50,11 @@ impl Faults {
         PoolError::LargerThanPool { extent, pool_pages: self.evictor.pages.budget.limit() }
     }
 
-    /// Latches a missing extent exclusively, makes sure that it is one, and lets `reserve` reserve its memory. If the
-    /// answer is [`Begun::Reading`], the caller reads it; otherwise nothing has happened.
+    /// Latches a missing extent exclusively, makes sure that it is allocated, and lets `reserve` reserve its memory. If
+    /// the result is [`Begun::Reading`], the caller reads it; otherwise nothing has happened.
     ///
     /// # Errors
-    /// If it is not allocated and the reference still stands, and what `reserve` fails with.
+    /// If it is not allocated and the reference is still valid, and the errors of `reserve`.
     pub(crate) fn enter(
         &self,
         miss: &Miss,
@@ -65,10 +65,11 @@ impl Faults {
         if self.prepare(miss)? { self.latch_missing(miss, reserve) } else { Ok(Begun::Ready) }
     }
 
-    /// Has what a missing extent lacks redone; false if the reference is stale, and that fails. An extent without an address lacks nothing.
+    /// Has the changes that a missing extent lacks redone; false if that fails and the reference is stale. An extent
+    /// without an address lacks nothing.
     ///
     /// # Errors
-    /// If it fails, and the reference still stands.
+    /// If it fails, and the reference is still valid.
     pub(crate) fn prepare(&self, miss: &Miss) -> Result<bool, PoolError> {
         match self.on_demand.before(miss.extent) {
             Ok(()) => Ok(true),
@@ -77,7 +78,7 @@ impl Faults {
         }
     }
 
-    /// [`enter`](Self::enter) for an extent that lacks nothing, or is about to be redone.
+    /// [`enter`](Self::enter) for an extent that lacks no changes, or is about to be redone.
     ///
     /// # Errors
     /// As for `enter`.
@@ -109,8 +110,8 @@ impl Faults {
         reserved.map(|_| Begun::NoRoom)
     }
 
-    /// Checks what was read. It is in memory from now on, or what [`enter`](Self::enter) did is undone. The latch is given
-    /// up.
+    /// Checks the bytes that were read. The extent is then in memory, or what [`enter`](Self::enter) did is undone. The
+    /// latch is released.
     ///
     /// # Errors
     /// If it could not be read, or is damaged.
@@ -120,7 +121,7 @@ impl Faults {
         Ok(())
     }
 
-    /// [`admit`](Self::admit), after which the extent is still latched, unless there is an error.
+    /// [`admit`](Self::admit), but the extent stays latched, except on an error.
     ///
     /// # Errors
     /// As for `admit`.
@@ -142,9 +143,9 @@ impl Faults {
         result.map(|_| ())
     }
 
-    /// Makes an extent resident, unless another thread does so first. This is the blocking way.
+    /// Makes an extent resident, unless another thread does so first. This is the blocking path.
     ///
-    /// If it turns out that the reference was stale, nothing happens: the operation finds out by itself.
+    /// If it turns out that the reference was stale, nothing happens: the operation will notice that itself.
     ///
     /// # Errors
     /// If it is not allocated, does not fit into the pool, cannot be read, or is damaged.
@@ -161,14 +162,14 @@ impl Faults {
         self.admit(extent, read).or_else(|error| if self.still_refers(miss) { Err(error) } else { Ok(()) })
     }
 
-    /// Whether the reference that led to a miss still stands.
+    /// Whether the reference that led to a miss is still valid.
     pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
         miss.referrer.is_none_or(|(page, seen)| {
             page.0 < self.table().capacity_pages && self.table().state(page).validate(Word(seen))
         })
     }
 
-    /// Reserves pages that are about to be read asynchronously, if that can be done at once.
+    /// Reserves pages that are about to be read asynchronously, if that is possible at once.
     ///
     /// # Errors
     /// If they will never fit.
@@ -177,10 +178,10 @@ impl Faults {
         if pages > limit {
             return Err(self.too_large(extent));
         }
-        // Relaxed: a number that limits, and orders nothing.
+        // Relaxed: the number is only a limit, and orders nothing.
         let most = (limit / 4).max(1);
         let reading = self.reading_pages.fetch_add(pages, Ordering::Relaxed);
-        // Alone, anything that fits may be read.
+        // If no other read is under way, anything that fits may be read.
         let reserved = (reading == 0 || reading + pages <= most) && self.evictor.reserve_at_once(pages);
         if !reserved {
             self.reading_pages.fetch_sub(pages, Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Faults {
         Ok(reserved)
     }
 
-    /// So many pages are no longer being read asynchronously.
+    /// Notes that this many pages are no longer being read asynchronously.
     pub(crate) fn read_is_over(&self, pages: u32) {
         // Relaxed: as in `reserve_to_read`.
         self.reading_pages.fetch_sub(pages as usize, Ordering::Relaxed);

@@ -1,19 +1,19 @@
-//! Misses that do not stop a thread: reads of pages that are under way while their owner does something else.
+//! Misses that do not block a thread: reads of pages that are under way while their owner does something else.
 //!
 //! A [`MissQueue`] belongs to one loop: a batch of lookups, a scan, an application's event loop. Beginning a read
 //! reserves the memory, latches the evicted page exclusively and lets the device read straight into the page's place.
-//! The thread that reaps the completion checks what was read exactly as the blocking way does, and gives the latch up:
-//! the page is in memory, or evicted again with an error for the operations that wait.
+//! The thread that reaps the completion checks the bytes exactly as the blocking path does, and releases the latch:
+//! then the page is in memory, or evicted again with an error for the operations that wait.
 //!
 //! # Invariants
-//! - A page that is being read is latched exclusively, counted in the budget, and entered in one queue, which is
-//!   locked whenever one of the three changes.
-//! - Only a reap that was asked to waits, and only for the device.
+//! - A page that is being read is latched exclusively, counted in the budget, and entered in one queue, which is locked
+//!   whenever one of the three changes.
+//! - Only a reap that was asked to wait does so, and only for the device.
 //! - At most a quarter of the pool is being read this way, so that the pages that refer to them stay in memory.
 //!
 //! # Lock order
-//! A queue is locked with any latches held, and while it is locked latches are only tried and given up. No lock is
-//! taken while the list of queues is locked.
+//! A queue may be locked while any latches are held; while it is locked, latches are only tried and released. No lock
+//! is taken while the list of queues is locked.
 
 use crate::{
     error::{Miss, PoolError},
@@ -26,8 +26,8 @@ use std::{collections::VecDeque, sync::Arc};
 use vellum_base::{Extent, PageId};
 use vellum_vm::Wait;
 
-/// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
-/// beyond are left to the clock.
+/// How many pages that were read ahead and used are remembered, to be evicted first when memory is short. Pages beyond
+/// this number are left to the clock.
 const PASSED_MAX: usize = 4096;
 
 /// Reads of missing pages that are under way: see the trait [`Misses`](crate::Misses).
@@ -37,7 +37,7 @@ pub struct MissQueue<'p> {
     io: &'p PageIo,
     reads: Arc<Mutex<Reads>>,
     depth: usize,
-    /// Reads that were begun here and not given back by `reap` yet.
+    /// Reads that were begun here and not yet returned by `reap`.
     under_way: usize,
 }
 
@@ -53,7 +53,7 @@ impl<'p> MissQueue<'p> {
         }
         let mut reads = match try_lock(&self.reads) {
             Some(reads) => reads,
-            // Another thread ends reads, and waits for the device with the queue locked.
+            // Another thread completes reads, and waits for the device with the queue locked.
             None if wait == Wait::No => return,
             None => lock(&self.reads),
         };
@@ -68,9 +68,10 @@ impl Misses for MissQueue<'_> {
     }
 
     fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
-        // Before the queue is locked: it takes a while after a crash.
+        // Before the queue is locked, because this takes a while after a crash.
         self.io.faults.prepare(miss)?;
-        // A thread that ends reads in this queue waits for the device with the queue locked: then nothing is begun.
+        // A thread that completes reads of this queue waits for the device with the queue locked: then no read is
+        // begun.
         let Some(mut reads) = try_lock(&self.reads) else {
             return self.io.faults.enter(miss, |_| Ok(false));
         };
@@ -81,7 +82,7 @@ impl Misses for MissQueue<'_> {
 
     fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize {
         for page in pages {
-            // What is wrong, the thread finds out that needs the page.
+            // The thread that needs the page will meet any error.
             let _ = self.io.faults.prepare(&Miss::certain(Extent::page(*page)));
         }
         let Some(mut reads) = try_lock(&self.reads) else { return 0 };
@@ -98,7 +99,7 @@ impl Misses for MissQueue<'_> {
     }
 
     fn flush(&mut self) {
-        // A thread that has locked it lets the device begin before it waits.
+        // A thread that has locked the queue lets the device begin before it waits.
         if let Some(mut reads) = try_lock(&self.reads) {
             reads.queue.flush();
         }

@@ -1,5 +1,5 @@
-//! How pages come into memory: blocking misses and asynchronous ones, which enter through one place, and waiting for
-//! pages that a queue reads. And how copies of changed pages go to storage while the pages are used.
+//! How pages get into memory: blocking and asynchronous misses, which use one common path, and waiting for pages that a
+//! queue reads. Also how copies of changed pages go to storage while the pages are in use.
 
 pub(crate) mod cooperative;
 pub(crate) mod copies;

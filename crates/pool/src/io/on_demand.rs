@@ -1,4 +1,4 @@
-//! Redo on demand: after a crash a page is redone when it is brought into memory for the first time, and others later. See [`RedoOnDemand`].
+//! Redo on demand: after a crash a page is redone when it first enters memory, or later. See [`RedoOnDemand`].
 
 use crate::{
     error::PoolError,
@@ -11,24 +11,25 @@ use std::{
 };
 use vellum_base::{Extent, PageId};
 
-/// Brings pages up to date that lack changes of which the log tells.
+/// Brings pages up to date that lack changes from the log.
 ///
-/// A page that lacks some is not in memory, and it is asked for before it is read. So what is in memory is always right, and costs nothing to look
-/// at.
+/// A page that lacks changes is not in memory, and this is asked for the page before it is read. So pages in memory are
+/// always right, and cost nothing to check.
 ///
-/// After *instant recovery*: Graefe, Guy, Sauer: *Instant Recovery with Write-Ahead Logging*, 2nd edition, 2016, chapter 4.
+/// After *instant recovery*: Graefe, Guy, Sauer: *Instant Recovery with Write-Ahead Logging*, 2nd ed., 2016, chapter 4.
 pub trait RedoOnDemand: Send + Sync {
-    /// Returns once a page lacks nothing. The thread may hold latches of other pages, all of which lack nothing.
+    /// Returns once a page lacks no changes. The thread may hold latches of other pages, none of which lacks changes.
     ///
     /// # Errors
-    /// If the page cannot be brought up to date. It may be tried again.
+    /// If the page cannot be brought up to date. The call may be repeated.
     fn redo(&self, page: PageId) -> Result<(), PoolError>;
 
-    /// A page is going to be used anew: what it lacks was of an earlier life. The thread may hold latches of other pages, and not that of this one.
+    /// A page will be reused: changes it lacks belong to an earlier life. The thread may hold latches of other
+    /// pages, but not of this one.
     fn forget(&self, page: PageId);
 }
 
-/// Whom to ask before a page is read.
+/// The object to ask before a page is read.
 pub(crate) struct OnDemand {
     is_needed: AtomicBool,
     redo: Mutex<Option<Weak<dyn RedoOnDemand>>>,
@@ -39,24 +40,24 @@ impl OnDemand {
         Self { is_needed: AtomicBool::new(false), redo: Mutex::new(None) }
     }
 
-    /// From now on it is asked, as long as it is there. Without it nothing is read any more.
+    /// From now on `redo` is asked, as long as it exists. Without it nothing is read any more.
     pub(crate) fn begin(&self, redo: Weak<dyn RedoOnDemand>) {
         *lock(&self.redo) = Some(redo);
         // Release: pairs with `before`.
         self.is_needed.store(true, Ordering::Release);
     }
 
-    /// No page lacks anything any more.
+    /// Ends redo on demand: no page lacks changes any more.
     pub(crate) fn end(&self) {
-        // Release: a thread that sees it finds on storage what was redone, or in memory.
+        // Release: a thread that sees this finds redone pages on storage, or in memory.
         self.is_needed.store(false, Ordering::Release);
         *lock(&self.redo) = None;
     }
 
-    /// Before an extent is latched to be read. Only single pages are redone.
+    /// Called before an extent is latched to be read. Only single pages are redone.
     ///
     /// # Errors
-    /// If it cannot be brought up to date.
+    /// If the page cannot be brought up to date.
     #[inline]
     pub(crate) fn before(&self, extent: Extent) -> Result<(), PoolError> {
         // Acquire: pairs with `end`.
@@ -67,7 +68,7 @@ impl OnDemand {
         }
     }
 
-    /// An extent that was claimed is about to be allocated.
+    /// Called when a claimed extent is about to be allocated.
     #[inline]
     pub(crate) fn forget(&self, extent: Extent) {
         // Acquire: as above.
@@ -82,7 +83,7 @@ impl OnDemand {
         if vellum_base::plant::is_planted("pool", Plant::ReadNotRedone) {
             return Ok(());
         }
-        // It has ended since if there is none.
+        // If there is none, redo on demand has ended since.
         let Some(redo) = lock(&self.redo).clone() else { return Ok(()) };
         let gone =
             || PoolError::Log(io::Error::other("the pool is being closed, and a page was not redone yet"));

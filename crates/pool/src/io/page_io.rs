@@ -1,4 +1,4 @@
-//! Latches that bring their page in, and the queues of asynchronous reads.
+//! Latches that bring their page into memory, and the queues of asynchronous reads.
 //!
 //! # Lock order
 //! No lock is taken while the list of queues is locked. The list of idle queues is locked before a queue.
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use vellum_base::{Extent, PageId};
 use vellum_vm::Wait;
 
-/// How many unused queues are kept for later; each has a ring, which costs some locked memory.
+/// How many unused queues are kept for reuse; each has a ring, which costs some locked memory.
 const IDLE_MAX: usize = 16;
 
 /// Reads of pages, and waiting for them.
 pub(crate) struct PageIo {
-    // Dropped before the mapping, which the faults own: queues wait for their requests.
+    // Dropped before the mapping, which `faults` owns: queues wait for their requests.
     queues: Queues<Reads>,
     idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) faults: Faults,
@@ -29,8 +29,8 @@ impl PageIo {
         Self { queues: Queues::new(), idle: Mutex::new(Vec::new()), faults }
     }
 
-    /// Waits until `want` may be possible. If the page is being read by a queue whose owner is elsewhere, this thread
-    /// ends the read (see `io::cooperative`).
+    /// Waits until `want` may be possible. If the page is being read by a queue whose owner is busy elsewhere, this
+    /// thread completes the read (see `io::cooperative`).
     pub(crate) fn wait(&self, page: PageId, want: Want) {
         let finish = |reads: &mut Reads| reads.finish(&self.faults, Wait::ForOne);
         self.faults.table().wait(page, want, || self.queues.complete(|reads| reads.holds(page), finish));
@@ -42,14 +42,14 @@ impl PageIo {
         if now.is_exclusive() {
             self.wait(page, Want::Read);
         } else if now.shared_holders() > 0 {
-            // Readers, or the thread that writes the page to storage, may be what an upgrade failed for.
+            // The upgrade may have failed because of readers, or of the thread that writes the page to storage.
             self.faults.table().wait_for_readers(page);
         } else {
             spin_loop();
         }
     }
 
-    /// Latches an extent, reading it in if need be.
+    /// Latches an extent, reading it in if necessary.
     pub(crate) fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
         self.faults.check_bounds(extent)?;
         let state = self.faults.table().state(extent.head);
@@ -68,8 +68,8 @@ impl PageIo {
             }
             self.wait(extent.head, want);
         }
-        // Whatever was latched must be what the space map says, or the slice would reach into extents that are not
-        // latched, or show what was freed.
+        // The latched extent must match the space map, or the slice would reach into extents that are not latched, or
+        // show freed pages.
         if self.faults.evictor.pages.storage.is_allocated(extent) {
             return Ok(());
         }
@@ -80,10 +80,10 @@ impl PageIo {
         Err(PoolError::not_allocated(extent))
     }
 
-    /// A queue of asynchronous reads, of which `depth` can be under way: an idle one, or a new one.
+    /// A queue of asynchronous reads, with up to `depth` under way: an idle one, or a new one.
     ///
     /// # Errors
-    /// If the system refuses what that takes.
+    /// If the system refuses the resources.
     pub(crate) fn queue(&self, depth: usize) -> Result<Arc<Mutex<Reads>>, PoolError> {
         let mut idle = lock(&self.idle);
         if let Some(index) = idle.iter().position(|reads| lock(reads).queue.depth() >= depth) {
@@ -96,7 +96,7 @@ impl PageIo {
         Ok(reads)
     }
 
-    /// Takes back a queue that reads nothing any more.
+    /// Takes back a queue that has no reads under way.
     pub(crate) fn take_back(&self, reads: &Arc<Mutex<Reads>>) {
         let mut idle = lock(&self.idle);
         if idle.len() < IDLE_MAX {

@@ -1,4 +1,4 @@
-//! Asynchronous reads that are under way, and what becomes of them.
+//! Asynchronous reads that are under way, and their completion.
 
 use crate::{
     error::{Miss, PoolError},
@@ -13,12 +13,12 @@ use vellum_vm::{Completion, Queue, Request, Wait};
 const AHEAD_PAGES_MAX: u32 = 128;
 const _: () = assert!(AHEAD_PAGES_MAX as usize * PAGE_SIZE == 512 << 10);
 
-/// What one request reads.
+/// The pages that one request reads.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     span: Extent,
-    /// Single pages, read ahead: they come in marked, and errors are left to be found by the operation that needs the
-    /// page. Otherwise it is an extent that an operation misses.
+    /// Whether these are single pages, read ahead: they come in marked, and errors are left to the operation that needs
+    /// the page. Otherwise this is an extent that an operation misses.
     is_ahead: bool,
 }
 
@@ -34,10 +34,10 @@ impl Reading {
 #[derive(Debug)]
 pub(crate) struct Reads {
     pub(super) queue: Box<dyn Queue>,
-    /// By the tag of their requests.
+    /// Indexed by the tags of their requests.
     reading: Vec<Option<Reading>>,
     free: Vec<usize>,
-    /// Reads that are over and that the owner has not seen yet.
+    /// Finished reads that the owner has not seen yet.
     finished: Vec<FinishedRead>,
     completions: Vec<Completion>,
 }
@@ -53,8 +53,8 @@ impl Reads {
         Self { queue, reading, free, finished, completions }
     }
 
-    /// Gives the reads that are over to `finished`, after waiting if asked to, for one only if none is, and returns how many
-    /// they are.
+    /// Moves finished reads to `finished`, and returns their number. Waits first if asked to, but for one read only if
+    /// none is finished.
     pub(crate) fn reap(&mut self, faults: &Faults, wait: Wait, finished: &mut Vec<FinishedRead>) -> usize {
         self.finish(faults, if wait == Wait::ForOne && !self.finished.is_empty() { Wait::No } else { wait });
         let count = self.finished.len();
@@ -62,8 +62,8 @@ impl Reads {
         count
     }
 
-    /// Begins to read what is missing, if `has_room` and it can be done without waiting. Called with the queue locked, so
-    /// that a thread that sees the latch finds the read here.
+    /// Begins to read a missing extent, if `has_room` and it can be done without waiting. Called with the queue locked,
+    /// so that a thread that sees the latch finds the read here.
     pub(crate) fn begin(&mut self, faults: &Faults, miss: &Miss, has_room: bool) -> Result<Begun, PoolError> {
         let begun = faults.enter(miss, |extent| Ok(has_room && faults.reserve_to_read(extent)?))?;
         if begun == Begun::Reading {
@@ -72,8 +72,8 @@ impl Reads {
         Ok(begun)
     }
 
-    /// Begins to read single pages ahead, and returns how many requests that takes. What is not missing, or finds no
-    /// memory at once, is left out.
+    /// Begins to read single pages ahead, and returns the number of requests. Pages that are not missing, or for which
+    /// no memory is available at once, are left out.
     pub(crate) fn begin_read_ahead(&mut self, faults: &Faults, pages: &[PageId]) -> usize {
         let mut runs: Vec<Extent> = Vec::new();
         for page in pages.iter().copied() {
@@ -92,7 +92,7 @@ impl Reads {
         runs.len()
     }
 
-    /// Submits a read of what is latched and has its memory reserved.
+    /// Submits a read of pages that are latched and whose memory is reserved.
     fn submit(&mut self, faults: &Faults, reading: Reading) {
         let tag = match self.free.pop() {
             Some(tag) => tag,
@@ -106,12 +106,12 @@ impl Reads {
         }
         let span = reading.span;
         let request = Request::read(span.head.offset(), faults.table().address(span.head), span.bytes());
-        // SAFETY: what is read lies in the mapping, and its latches are held until the completion is reaped; the
-        // queues, which wait for their requests, are dropped before the mapping.
+        // SAFETY: the pages lie in the mapping, and their latches are held until the completion is reaped; the queues,
+        // which wait for their requests, are dropped before the mapping.
         unsafe { self.queue.submit(request, tag as u64) };
     }
 
-    /// Ends the reads that are done, after waiting for one if asked to.
+    /// Completes the reads that are done, after waiting for one if asked to.
     pub(crate) fn finish(&mut self, faults: &Faults, wait: Wait) {
         let mut completions = std::mem::take(&mut self.completions);
         self.queue.reap(wait, &mut completions);
@@ -124,7 +124,7 @@ impl Reads {
                 for page in (span.head.0..span.end().0).map(PageId) {
                     let result = result.as_ref().map_err(copy_of).map(|_| ());
                     if faults.admit(Extent::page(page), result).is_ok() {
-                        // A reader that needs the page takes the mark off; the scan itself does not.
+                        // A reader that needs the page removes the mark; the scan itself does not.
                         let state = faults.table().state(page);
                         state.try_mark(state.load());
                     }

@@ -1,4 +1,4 @@
-//! The background thread: it keeps free pages ready, fetches memory for pages to come, and collapses runs into huge
+//! The background thread: it keeps free pages ready, fetches memory for future pages, and collapses runs into huge
 //! pages when there is nothing else to do.
 
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use vellum_base::primitive::thread;
 
-/// The longest that the thread waits after it found nothing that it could evict.
+/// The longest time that the thread waits after it found nothing to evict.
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// The thread; it ends when this is dropped.
@@ -52,15 +52,15 @@ impl BackgroundThread {
         while budget.wants_more() && !budget.is_stopped() {
             let outcome = {
                 let _working = evictor.pause();
-                // While nothing can be written, what is unchanged stays for readers, which would have to read it again
-                // as fast as it goes.
+                // While nothing can be written, unchanged pages stay for readers, which would have to read them again
+                // as fast as they are evicted.
                 if evictor.outage().lasts() {
                     evictor.try_to_write().map(|()| 0)
                 } else {
                     evictor.evict_batch()
                 }
             };
-            // An error is counted, and found again by the thread that needs the page's room.
+            // An error is counted, and met again by the thread that needs the page's room.
             if matches!(outcome, Ok(1..)) {
                 pause = Duration::from_millis(1);
             } else if budget.pause(pause) {
@@ -76,7 +76,7 @@ impl Drop for BackgroundThread {
     fn drop(&mut self) {
         self.allocator.pages().budget.stop();
         if let Some(thread) = self.thread.take() {
-            // It panics only by a broken invariant, and then the test that broke it must fail.
+            // It panics only if an invariant is broken, and then the test that broke it must fail.
             let ended = thread.join();
             debug_assert!(ended.is_ok() || thread::panicking(), "the background thread panicked");
         }

@@ -1,9 +1,9 @@
-//! Fuzzy checkpoints: all that was changed before a place of the log goes to storage, while other threads read and write.
+//! Fuzzy checkpoints: all changes before a place of the log go to storage, while other threads read and write.
 //!
-//! What differs from storage is written from copies (`io::copies`).
+//! Pages that differ from storage are written from copies (`io::copies`).
 //!
-//! The map that is written with it is what the records before that place say of space (`space::recorded`). Everything is
-//! synced before the superblocks name the map and the place: an error on the way leaves the last checkpoint as it is.
+//! The map written with them is what the records before that place say of space (`space::recorded`). Everything is
+//! synced before the superblocks name the map and the place: an error leaves the last checkpoint as it is.
 
 use crate::{
     allocator::Allocator,
@@ -23,7 +23,7 @@ pub(crate) fn checkpoint_at(
 ) -> Result<(), PoolError> {
     let (storage, counters) = (allocator.storage(), &allocator.table().counters);
     let Some(logged) = storage.logged() else { return Ok(()) };
-    // Locked to the end: one checkpoint at a time.
+    // Locked until the end: one checkpoint at a time.
     let mut recorded = lock(&logged.recorded);
     storage.refuse_if_poisoned()?;
     if storage.is_half_changed() {
@@ -33,7 +33,7 @@ pub(crate) fn checkpoint_at(
         return Ok(());
     }
     write_changed(&allocator.io, logged, &allocator.pages().changed(), pause)?;
-    // What was freed meanwhile has not been written: if a crash could bring it back, it would lack its changes.
+    // Pages freed meanwhile have not been written: if a crash could bring them back, they would lack their changes.
     logged.make_frees_durable()?;
     let redo = recorded.apply(&logged.take_events(redo), redo);
     let (map, end) = allocator.claim_map()?;
@@ -46,7 +46,7 @@ pub(crate) fn checkpoint_at(
     Ok(())
 }
 
-/// Ends a clean close of a file with a log: everything has been written, and no other thread does anything.
+/// Completes a clean close of a file with a log: everything has been written, and no other thread is active.
 pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolError> {
     let storage = allocator.storage();
     logged.make_frees_durable()?;
@@ -54,7 +54,7 @@ pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolEr
     storage.space.trim();
     let mut recorded = lock(&logged.recorded);
     let redo = logged.log().end().max(storage.lock_superblock().redo);
-    // What no record tells is there too.
+    // Allocations that are in no record count too.
     logged.take_events(Lsn(u64::MAX));
     let own = storage.lock_superblock().space_map;
     recorded.copy(&storage.space, own, redo);

@@ -1,17 +1,17 @@
-//! Huge pages under what stays in memory.
+//! Huge pages behind pages that stay in memory.
 //!
-//! A lookup in a large pool spends much of its time in walks of the page table. Where all pages of an aligned run
-//! (2 MiB on x86-64) are in memory and nothing will have to be evicted soon, the background thread has the kernel
-//! copy the run into one huge page. When one of its pages must go after all, the huge page is split first, so
-//! that the page's memory is free at once.
+//! A lookup in a large pool spends much of its time in walks of the page table. Where all pages of an aligned run (2
+//! MiB on x86-64) are in memory and nothing will have to be evicted soon, the background thread has the kernel copy the
+//! run into one huge page. If one of its pages must leave after all, the huge page is split first, so that the page's
+//! memory is free at once.
 //!
-//! It is done only while few pages a second are read from storage, written to it, allocated or evicted, because it
-//! takes milliseconds a run and a thread that touches the run meanwhile waits. Reads and changes of pages in memory do
-//! not hold it up; but random ones nearly always meet the run that is being moved, so while other threads of the
-//! process use the processor, the thread rests fifty times as long as it worked. Runs that hold extents of several
-//! pages are left alone.
+//! This happens only while few pages a second are read from storage, written to it, allocated or evicted, because it
+//! takes milliseconds for each run, and a thread that touches the run meanwhile waits. Reads and changes of pages in
+//! memory do not hold it up. But random ones nearly always meet the run that is being moved, so while other threads of
+//! the process use the processor, the thread rests fifty times as long as it worked. Runs with extents of several pages
+//! are left alone.
 //!
-//! The runs themselves, and how one is collapsed and split: see `page::huge_runs`.
+//! For the runs themselves, and how one is collapsed and split, see `page::huge_runs`.
 
 use crate::{allocator::Allocator, statistics::Counter};
 use std::time::Duration;
@@ -20,34 +20,34 @@ use vellum_vm::{Collapse, cpu_time_of_others};
 
 /// How long the pool must have been quiet before the first run is collapsed.
 const QUIET: Duration = Duration::from_millis(500);
-/// The pool is quiet if not more pages a second are read, written, evicted and allocated, all together: 16 MiB. What
-/// happens there while a run is collapsed has to wait, and memory for new pages is fetched by the same thread.
+/// The pool is quiet if no more pages a second than this (16 MiB) are read, written, evicted and allocated, all
+/// together. Such work has to wait while a run is collapsed, and the same thread fetches memory for new pages.
 const QUIET_PAGES: u64 = 4096;
-/// For how long runs are collapsed at a stretch while the process is idle, and for how long the thread then rests.
+/// How long runs are collapsed without a break while the process is idle, and how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(5);
-/// While it is not, other threads lose one part in so many. The process is idle if they use the processor for less than
-/// that.
+/// While the process is not idle, other threads lose one part in this many of their time. The process is idle if they
+/// use the processor for less than that.
 const PART: u32 = 50;
-/// How long to wait when all is done, or the system has no huge page to give.
+/// How long to wait when all runs are done, or the system has no huge page to give.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// What the background thread does when it is not needed otherwise.
+/// The work of the background thread when it is not needed otherwise.
 pub(crate) struct HugePageScheduler {
-    /// How long to wait after the last look until the next one.
+    /// How long to wait from the last check to the next one.
     patience: Duration,
-    /// The next run to look at.
+    /// The next run to examine.
     run: u64,
-    /// What there was at the last look, or when memory ran low.
+    /// The activity at the last check, or when memory ran low.
     seen: Activity,
 }
 
-/// What the background thread decides by.
+/// The numbers on which the background thread bases its decisions.
 struct Activity {
     at: Instant,
-    /// How much was read, evicted, written and allocated.
+    /// The numbers of misses, evicted pages, written pages and allocated pages.
     activity: [u64; 4],
-    /// How much processor time others have used.
+    /// The processor time that other threads have used.
     used: Duration,
 }
 
@@ -78,17 +78,17 @@ impl HugePageScheduler {
         Self { patience: QUIET, run: 0, seen: Activity::now(allocator) }
     }
 
-    /// How long the thread should sleep; for ever if nothing will ever be to do.
+    /// How long the thread should sleep; for ever if there will never be anything to do.
     pub fn patience(&self, allocator: &Allocator) -> Option<Duration> {
         allocator.table().huge_runs.is_enabled().then(|| self.patience.saturating_sub(self.seen.at.elapsed()))
     }
 
-    /// Memory ran low, so it will be a while.
+    /// Notes that memory ran low, so that it will take a while.
     pub fn disturbed(&mut self, allocator: &Allocator) {
         (self.patience, self.seen) = (QUIET, Activity::now(allocator));
     }
 
-    /// Collapses some runs, if it has been quiet since the last look.
+    /// Collapses some runs, if the pool has been quiet since the last check.
     pub fn run(&mut self, allocator: &Allocator) {
         let now = Activity::now(allocator);
         let before = std::mem::replace(&mut self.seen, now);
@@ -98,7 +98,7 @@ impl HugePageScheduler {
         }
         let busy = self.seen.is_busy_since(&before);
         self.collapse_some(allocator, busy);
-        // What this thread did, and what had to wait for it, tells nothing of the others.
+        // The activity of this thread, and of threads that had to wait for it, says nothing about the others.
         self.seen = Activity::now(allocator);
     }
 

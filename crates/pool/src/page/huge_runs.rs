@@ -1,27 +1,27 @@
-//! Which aligned runs of pages (2 MiB on x86-64) huge pages back.
+//! Which aligned runs of pages (2 MiB on x86-64) are backed by huge pages.
 //!
 //! # Invariant
-//! A run that a huge page backs is flagged, or a thread is about to flag it, or to find that one of its pages is
-//! gone and split it. So the thread that releases a page of it splits it first, or another does so after it. It takes
-//! two parties that each write and then read: the one that releases latches the page and then looks at the flag; the one
-//! that collapses sets the flag and then looks at the latches; both across a sequentially consistent fence.
+//! A run that a huge page backs is flagged; or a thread is about to flag it, or is about to find that one of its pages
+//! is gone, and to split it. So the thread that releases a page of the run splits it first, or another thread splits it
+//! later. Each of two parties writes and then reads: the releasing thread latches the page and then reads the flag; the
+//! collapsing thread sets the flag and then reads the latches; each has a sequentially consistent fence in between.
 //!
-//! When to collapse runs is not decided here: see `maintenance::huge_pages`.
+//! This module does not decide when to collapse runs: see `maintenance::huge_pages`.
 
 use crate::primitive::{AtomicBool, AtomicU64, Ordering, fence};
 use std::ops::Range;
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Collapse, Mapping, huge_page_bytes};
 
-/// The runs of a mapping, and which of them a huge page backs.
+/// The runs of a mapping, and which of them are backed by a huge page.
 pub(crate) struct HugeRuns {
     /// The first page of the first run.
     first_page: u64,
-    /// The pages of a run; 0 if the system has no huge pages or none are wanted.
+    /// The number of pages of a run; 0 if the system has no huge pages or none are wanted.
     run_pages: u64,
     flags: Box<[AtomicU64]>,
     count: AtomicU64,
-    /// The kernel cannot collapse runs.
+    /// Whether the kernel cannot collapse runs.
     refused: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl HugeRuns {
         self.run_pages > 0 && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// How many pages huge pages back.
+    /// How many pages are backed by huge pages.
     pub fn pages(&self) -> u64 {
         self.count.load(Ordering::Relaxed) * self.run_pages
     }
@@ -58,11 +58,11 @@ impl HugeRuns {
 
     pub fn is_flagged(&self, run: u64) -> bool {
         let word = self.flags.get((run / 64) as usize);
-        // Relaxed: callers that depend on the order have their fences beside the call.
+        // Relaxed: callers that depend on the order have fences next to the call.
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (run % 64) & 1 == 1)
     }
 
-    /// How many pages there are before the first run that begins after a page.
+    /// The number of pages before the first run that begins after a page.
     pub fn pages_to_run(&self, page: u64) -> u64 {
         match (page.checked_sub(self.first_page), self.run_pages) {
             (_, 0) => u64::MAX,
@@ -71,8 +71,8 @@ impl HugeRuns {
         }
     }
 
-    /// Splits the huge pages that back parts of extents whose memory is about to be released. The caller has
-    /// latched them exclusively.
+    /// Splits the huge pages behind extents whose memory is about to be released. The caller has latched the extents
+    /// exclusively.
     pub fn split(&self, pages: &Mapping, extents: &[Extent]) {
         if self.run_pages == 0 {
             return;
@@ -94,8 +94,8 @@ impl HugeRuns {
         }
     }
 
-    /// Backs a run with a huge page, if it still `is_whole` when that has been done: else it is small pages again, of
-    /// which the kernel may have put some, all zeroes, where there were none.
+    /// Backs a run with a huge page, provided that it still `is_whole` afterwards. Otherwise it has small pages again;
+    /// where there was no memory, the kernel may have put some, all zeroes.
     pub fn collapse(&self, pages: &Mapping, run: u64, is_whole: impl FnOnce(Range<u64>) -> bool) -> Collapse {
         let range = self.pages_of(run);
         let offset = PageId(range.start).offset() as usize;
@@ -116,9 +116,9 @@ impl HugeRuns {
         Collapse::Busy
     }
 
-    /// Backs the run that begins at a page with a huge page of zeroes: `count` is given its pages and what fetches their
-    /// memory, and says whether it did so. Returns how many pages that are; nothing if no run begins there, or it could
-    /// not be.
+    /// Backs the run that begins at a page with a huge page of zeroes: `count` gets the pages of the run and a function
+    /// that fetches their memory, and returns whether the memory was fetched. Returns the number of pages; none if no
+    /// run begins there, or this was not possible.
     pub fn populate(
         &self,
         pages: &Mapping,
@@ -131,15 +131,15 @@ impl HugeRuns {
         if after % self.run_pages != 0 || offset + bytes > pages.len() || self.is_flagged(run) {
             return None;
         }
-        // Before they are counted, which takes the lock that allocations take: a thread that releases a page of the run
-        // has allocated it later, and sees the flag.
+        // Before the pages are counted, which takes the lock that allocations take: a thread that releases a page of
+        // the run has allocated it later, and sees the flag.
         self.flag(run);
         let fetch = || {
             let fetched = pages.populate_huge(offset, bytes) == Collapse::Done;
-            // SeqCst: orders the memory before the look; see the module's invariant.
+            // SeqCst: orders the memory before the check; see the module's invariant.
             fence(Ordering::SeqCst);
             if !self.is_flagged(run) {
-                // A page of it was allocated and released meanwhile, and split what was not there yet.
+                // A page of the run was allocated and released meanwhile, which split the run before it was there.
                 pages.split(offset);
             }
             fetched

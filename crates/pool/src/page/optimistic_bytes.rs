@@ -1,10 +1,10 @@
-//! Reading a page that others may change or evict at any moment.
+//! Reading a page that other threads may change or evict at any moment.
 //!
-//! No thread owns the bytes that an optimistic guard shows: a writer may be changing them, the kernel may be
-//! taking them away (they then read as zeroes), the device may be filling them. So they are never a
-//! `&[u8]`. Aligned numbers are read by relaxed atomic loads. Runs of bytes, which have no alignment, are
-//! read eight at a time by one routine, which on x86-64 is a single `mov` in inline assembly, so that the
-//! compiler can assume nothing about what it reads, and elsewhere two aligned atomic loads.
+//! No thread owns the bytes that an optimistic guard shows: a writer may be changing them, the kernel may be taking
+//! them away (they then read as zeroes), the device may be filling them. So they are never a `&[u8]`. Aligned numbers
+//! are read by relaxed atomic loads. Runs of bytes, which have no alignment, are read eight bytes at a time by one
+//! routine. On x86-64 that is a single `mov` in inline assembly, so that the compiler can assume nothing about the
+//! bytes that it reads; elsewhere it is two aligned atomic loads.
 
 use crate::page::simd;
 use std::{
@@ -14,16 +14,16 @@ use std::{
 };
 use vellum_base::{Bytes, PAGE_SIZE};
 
-/// The bytes of a page under an optimistic guard: each read may see another moment, or zeroes.
+/// The bytes of a page under an optimistic guard: each read may see a different moment, or zeroes.
 ///
-/// What is computed from them means nothing until the guard is validated. No read leaves the page.
+/// Anything computed from them is meaningless until the guard is validated. No read goes beyond the page.
 #[derive(Clone, Copy)]
 pub struct OptimisticBytes<'p> {
     base: *const u8,
     pool: PhantomData<&'p [AtomicU8]>,
 }
 
-// SAFETY: it reads memory that stays readable for its lifetime, on whatever thread, by loads that race with no access (see
+// SAFETY: it reads memory that stays readable for its lifetime, on any thread, by loads that race with no access (see
 // the module); it writes nothing.
 unsafe impl Send for OptimisticBytes<'_> {}
 // SAFETY: as above.
@@ -67,14 +67,14 @@ impl OptimisticBytes<'_> {
         }
     }
 
-    /// The range that begins at `at`, cut at the end of the page.
+    /// The range that begins at `at`, truncated at the end of the page.
     #[inline]
     fn cut(at: usize, length: usize) -> (usize, usize) {
         let start = at.min(PAGE_SIZE);
         (start, length.min(PAGE_SIZE - start))
     }
 
-    /// The fewer than eight bytes from `at` to the end of the page, as the upper ones of a number.
+    /// The fewer than eight bytes from `at` to the end of the page, as the upper bytes of a number.
     #[cold]
     fn last_bytes(self, at: usize) -> u64 {
         (0..8).fold(0, |word, index| word << 8 | u64::from(self.u8_at(at.saturating_add(index))))
@@ -151,7 +151,7 @@ impl OptimisticBytes<'_> {
         }
     }
 
-    /// One bit for each of the sixteen 32-bit numbers at `at`, all within the page: whether it is less.
+    /// One bit for each of the sixteen 32-bit numbers at `at`, all within the page: whether it is less than `bound`.
     #[inline]
     fn less_mask(self, at: usize, bound: u32) -> u32 {
         debug_assert!(at + 64 <= PAGE_SIZE);
@@ -178,7 +178,7 @@ impl OptimisticBytes<'_> {
                     fourth = out(xmm_reg) fourth,
                     options(pure, readonly, nostack, preserves_flags)
                 );
-                // The processor compares signed numbers: turn the sign of both sides.
+                // The processor compares signed numbers: flip the sign of both sides.
                 let sign = _mm_set1_epi32(i32::MIN);
                 let bound = _mm_set1_epi32((bound ^ 0x8000_0000).cast_signed());
                 let less = |numbers| _mm_cmpgt_epi32(bound, _mm_xor_si128(numbers, sign));
@@ -199,7 +199,7 @@ impl OptimisticBytes<'_> {
     unsafe fn copy(self, at: usize, length: usize, target: *mut u8) {
         if length < 16 {
             if length >= 8 {
-                // The two overlap, if need be.
+                // The two parts overlap, if necessary.
                 for part in [0, length - 8] {
                     // SAFETY: `part + 8` is at most `length`, for which there is room.
                     unsafe {
@@ -214,7 +214,7 @@ impl OptimisticBytes<'_> {
             }
             return;
         }
-        // The last part overlaps the one before, if need be.
+        // The last part overlaps the one before, if necessary.
         let mut done = 0;
         if length >= 64 {
             if length >= 256 && simd::is_available() {
@@ -243,7 +243,7 @@ impl OptimisticBytes<'_> {
     }
 }
 
-/// The method that reads the aligned little-endian number in which the byte at `at` lies, or 0 beyond the page.
+/// A method that reads the aligned little-endian number that contains the byte at `at`, or 0 beyond the page.
 macro_rules! number_at {
     ($name:ident, $number:ty, $atomic:ty) => {
         #[inline]
@@ -254,7 +254,7 @@ macro_rules! number_at {
             }
             // SAFETY: the number lies in the page (see `new`), and is aligned: pages are, and `at` was made so.
             let number = unsafe { <$atomic>::from_ptr(self.base.add(at).cast_mut().cast()) };
-            // Relaxed: validation orders (see `state`).
+            // Relaxed: validation provides the order (see `state`).
             <$number>::from_le(number.load(Ordering::Relaxed))
         }
     };
@@ -287,7 +287,7 @@ impl Bytes for OptimisticBytes<'_> {
 
     #[inline(always)]
     fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
-        /// How many bytes sixteen numbers span.
+        /// The number of bytes that sixteen numbers span.
         const BYTES: usize = 256;
         if !simd::is_available() || guide_at > PAGE_SIZE - 64 {
             return None;
@@ -298,7 +298,7 @@ impl Bytes for OptimisticBytes<'_> {
         if shift == 0 {
             return Some(table_at + 16 * range as usize);
         }
-        // Of less than sixteen that are left, those before the range are looked at as well.
+        // If fewer than sixteen numbers are left, those before the range are compared as well.
         let at = (table_at + ((16 * range as usize) << shift)).min(PAGE_SIZE - BYTES);
         // SAFETY: the 256 bytes lie in the page.
         let less = unsafe { simd::less_of_32(self.base.add(at), bound) };
@@ -317,14 +317,14 @@ impl Bytes for OptimisticBytes<'_> {
             // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
             return unsafe { simd::equal_of_64(self.base.add(at), byte) };
         }
-        // Eight at a time: a byte of `differing` is zero where they are equal, and what carries out of the seven lower bits of
-        // each, or the upper one, says that it is not.
+        // Eight at a time: a byte of `differing` is zero where the two are equal. If it is not zero, its upper bit or
+        // the carry out of its seven lower bits shows that.
         const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
         let pattern = u64::from_ne_bytes([byte; 8]);
         (0..8).fold(0, |mask, part| {
             let differing = self.word(at + 8 * part) ^ pattern;
             let equal = !(((differing & LOW) + LOW) | differing | LOW) >> 7;
-            // One bit of each byte, gathered in the uppermost byte of the product.
+            // One bit of each byte, gathered in the top byte of the product.
             mask | (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * part)
         })
     }
@@ -365,7 +365,7 @@ impl Bytes for OptimisticBytes<'_> {
         if target.capacity() - target.len() < length {
             make_room(target, length);
         }
-        // SAFETY: there is room for `length` more bytes behind the vector's end, and all are written.
+        // SAFETY: there is room for `length` more bytes after the vector's end, and all are written.
         unsafe {
             self.copy(at, length, target.as_mut_ptr().add(target.len()));
             target.set_len(target.len() + length);
@@ -384,7 +384,7 @@ impl Bytes for OptimisticBytes<'_> {
 #[inline(never)]
 fn make_room(target: &mut Vec<u8>, length: usize) {
     if target.is_empty() {
-        // Takes a third of the instructions that growing takes.
+        // Takes a third of the instructions of growing.
         *target = Vec::with_capacity(length);
     } else {
         target.reserve(length);
@@ -398,7 +398,7 @@ mod tests {
     #[repr(align(4096))]
     struct Page([u8; PAGE_SIZE]);
 
-    /// With what the processor has, and without.
+    /// With the processor's instructions, and without.
     #[test]
     fn it_reads_what_a_slice_reads() {
         simd::detect();
@@ -451,8 +451,8 @@ mod tests {
         }
     }
 
-    /// Tables of 64-bit numbers of all sizes, at the end of the page too, with and without ties, and something else behind
-    /// them.
+    /// Tables of 64-bit numbers of all sizes, also at the end of the page, with and without ties, followed by other
+    /// bytes.
     #[test]
     fn a_search_of_many_numbers_at_once_finds_what_a_search_of_one_after_the_other_finds() {
         simd::detect();

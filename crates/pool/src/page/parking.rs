@@ -1,11 +1,11 @@
 //! Where threads that wait for a latch sleep: a parking lot keyed by page id.
 //!
-//! One bit of a latch's state word says that threads wait for it, and not which. They sleep in one of a fixed number of
-//! buckets. Pages that share a bucket wake each other's waiters now and then, which check the word and sleep again.
+//! One bit of a latch's state word says that threads wait for it, but not which. They sleep in one of a fixed number of
+//! buckets. Pages that share a bucket sometimes wake each other's waiters, which then check the word and sleep again.
 //!
-//! No wake-up is lost: a sleeper looks at the waiting bit with the bucket locked, and the thread that clears the bit
-//! locks the bucket before waking. If the sleeper saw the bit, the waker comes after it has begun to wait; if it did
-//! not, it does not sleep.
+//! No wake-up is lost: a sleeper checks the waiting bit with the bucket locked, and the thread that clears the bit
+//! locks the bucket before it wakes. If the sleeper saw the bit, the waker comes after the sleep has begun; if the
+//! sleeper did not see it, it does not sleep.
 
 use crate::{
     page::state::{PageState, Wake, Want},
@@ -14,7 +14,7 @@ use crate::{
 use std::time::Duration;
 use vellum_base::PageId;
 
-/// How long a thread sleeps if it does not know whether it will be woken.
+/// How long a thread sleeps if it is not certain to be woken.
 const UNSURE_MAX: Duration = Duration::from_millis(1);
 
 #[cfg(not(loom))]
@@ -22,14 +22,14 @@ const BUCKETS: usize = 256;
 #[cfg(loom)]
 const BUCKETS: usize = 1;
 
-/// The outcome of a thread's attempt to end the read of the page that it wants.
+/// The result of a thread's attempt to complete the read of the page that it wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CooperativeCompletion {
-    /// No queue reads the page: the thread that latched it will give it up.
+    /// No queue reads the page: the thread that latched it will release it.
     NotReading,
     /// A queue was busy, and may read the page.
     Unsure,
-    /// A queue read the page, and some of its reads have been ended.
+    /// A queue read the page, and some of its reads have been completed.
     Completed,
 }
 
@@ -38,7 +38,7 @@ pub struct ParkingLot {
     buckets: Box<[Bucket]>,
 }
 
-// A cache line each, so that waiting on one page does not slow the waiters of its neighbours.
+// Each has its own cache line, so that waiting on one page does not slow the waiters of its neighbours.
 #[repr(align(64))]
 struct Bucket {
     mutex: Mutex<()>,
@@ -52,8 +52,9 @@ impl ParkingLot {
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
     }
 
-    /// Sleeps until `want` may be possible on `page`, and no longer than `most`; may return early. Returns whether
-    /// it slept. `complete` is called first: it ends the read of the page if a queue reads it (see `io::cooperative`).
+    /// Sleeps until `want` may be possible on `page`, but no longer than `most`; may return early. Returns whether it
+    /// slept. `complete` is called first: it completes the read of the page if a queue reads it (see
+    /// `io::cooperative`).
     pub fn park(
         &self,
         page: PageId,
@@ -112,7 +113,7 @@ impl Bucket {
             Some(most) => {
                 drop(self.condition.wait_timeout(guard, most).map_err(|poisoned| poisoned.into_inner()))
             }
-            // No time passes in a model: any sleep may be over at once.
+            // No time passes in a model: any sleep may end at once.
             #[cfg(loom)]
             Some(_) => {
                 drop(guard);

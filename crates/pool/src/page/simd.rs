@@ -1,17 +1,17 @@
-//! Comparing many numbers with one at once, where the processor has instructions for it (AVX-512).
+//! Comparing many numbers with one at a time, where the processor has instructions for it (AVX-512).
 //!
-//! Searches in nodes are most of what a lookup executes, and how many instructions that is matters beyond the time that they
-//! take: a processor looks some five hundred ahead, and a lookup that takes fewer overlaps the cache misses of the next.
+//! Most instructions of a lookup are searches in nodes, and their number matters beyond the time that they take: a
+//! processor looks some five hundred instructions ahead, so a shorter lookup overlaps the cache misses of the next one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the processor has the instructions.
 static IS_WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Finds out what the processor has. Until it has been called the instructions are not used.
+/// Detects the features of the processor. The instructions are not used before this has been called.
 pub fn detect() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // Relaxed: either way of comparing gives the same.
+    // Relaxed: both ways of comparing give the same result.
     IS_WIDE.store(
         std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bw"),
         Ordering::Relaxed,
@@ -20,11 +20,11 @@ pub fn detect() {
 
 #[cfg(test)]
 thread_local! {
-    /// Whether this thread does without the instructions.
+    /// Whether this thread works without the instructions.
     static DOES_WITHOUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs `work` as on a processor without the instructions, in this thread only: tests run side by side.
+/// Runs `work` as on a processor without the instructions, in this thread only: tests run in parallel.
 #[cfg(test)]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     DOES_WITHOUT.set(true);
@@ -114,7 +114,7 @@ pub(crate) unsafe fn less_of_32(_: *const u8, _: u64) -> u32 {
     unreachable!("no processor of this kind is wide")
 }
 
-/// One bit for each of 64 bytes: whether it is `byte`.
+/// One bit for each of 64 bytes: whether it equals `byte`.
 ///
 /// # Safety
 /// The 64 bytes at `from` can be read, and [`is_available`].

@@ -1,4 +1,4 @@
-//! The state word of a page: its latch, its version, and whether it is resident and changed.
+//! The state word of a page: its latch, its version, and whether it is resident and dirty.
 //!
 //! One 64-bit word a page, in one array indexed by page id:
 //!
@@ -9,17 +9,18 @@
 //! | 54 | the page differs from its image on storage |
 //! | 0..54 | version: grows when an exclusive latch under which something changed is released, and at eviction |
 //!
-//! Zero means evicted, so that the array needs no initialisation: it is an anonymous mapping as large as
-//! the address space of the database, of which only the touched part takes memory.
+//! Zero means evicted, so that the array needs no initialisation: it is an anonymous mapping as large as the address
+//! space of the database, of which only the touched part takes memory.
 //!
-//! *Marked* is unlocked plus "the clock has passed and no thread came since"; a thread that latches or reads the page
-//! turns it back. The scheme is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023, section 3.2), with
-//! the waiting and the dirty bit added.
+//! *Marked* is unlocked plus "the clock has passed and no thread has come since"; a thread that latches or reads the
+//! page turns it back to unlocked. The scheme is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023,
+//! section 3.2), with the waiting and the dirty bit added.
 //!
 //! # Ordering
-//! Taking a latch acquires, releasing it releases: what one holder wrote the next one sees. Optimistic readers form a
-//! sequence lock: they load the word (acquire), read, and compare the word again after an acquire fence. Its
+//! Taking a latch acquires, releasing it releases: the next holder sees what the last one wrote. Optimistic readers
+//! form a sequence lock: they load the word (acquire), read, and compare the word again after an acquire fence. The
 //! counterpart is the release fence after each exclusive acquisition: a reader that saw any byte written under the
+//! latch also sees the word as latched, or a later version.
 //! latch also sees the word as latched, or a later version.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
@@ -76,7 +77,7 @@ impl Word {
         self.state() == UNLOCKED
     }
 
-    /// The clock has passed the page and no thread came since.
+    /// The clock has passed the page and no thread has come since.
     #[inline]
     pub const fn is_marked(self) -> bool {
         self.state() == MARKED
@@ -104,7 +105,7 @@ impl Word {
         self.0 & WAITING != 0
     }
 
-    /// How many threads hold the page shared.
+    /// The number of threads that hold the page shared.
     pub const fn shared_holders(self) -> u64 {
         let state = self.state();
         if state >= SHARED_FIRST && state <= SHARED_LAST { state - UNLOCKED } else { 0 }
@@ -137,12 +138,12 @@ enum Version {
     GrowsClean,
 }
 
-/// The kinds of state, for the table of transitions: all numbers of shared holders are one kind.
+/// The kinds of state, for the table of transitions: all numbers of shared holders count as one kind.
 const fn kind(state: u64) -> u64 {
     if state >= SHARED_FIRST && state <= SHARED_LAST { SHARED_FIRST } else { state }
 }
 
-/// Every transition between states that there is. Debug builds check each one against it.
+/// Every possible transition between states. Debug builds check each one against this table.
 const TRANSITIONS: [(u64, u64, Version); 13] = [
     // A thread reads the page in, or allocates it.
     (EVICTED, EXCLUSIVE, Version::Stays),
@@ -150,7 +151,7 @@ const TRANSITIONS: [(u64, u64, Version); 13] = [
     (MARKED, EXCLUSIVE, Version::Stays),
     (UNLOCKED, SHARED_FIRST, Version::Stays),
     (MARKED, SHARED_FIRST, Version::Stays),
-    // One holder more or fewer, or a thread waits for them.
+    // One holder more or fewer, or a thread starts to wait for them.
     (SHARED_FIRST, SHARED_FIRST, Version::Stays),
     (SHARED_FIRST, UNLOCKED, Version::Stays),
     (SHARED_FIRST, EXCLUSIVE, Version::Stays),
@@ -161,16 +162,16 @@ const TRANSITIONS: [(u64, u64, Version); 13] = [
     (EXCLUSIVE, EVICTED, Version::GrowsClean),
 ];
 
-/// Whether a word may follow another.
+/// Whether word `to` may follow word `from`.
 fn is_allowed(from: Word, to: Word) -> bool {
     let same_version = from.version() == to.version() && from.is_dirty() == to.is_dirty();
-    // A thread announces that it waits.
+    // A thread announces that it is waiting.
     if !from.is_waited_for() && to.is_waited_for() {
         let held = from.is_exclusive() || from.shared_holders() > 0;
         return held && to.0 == from.0 | WAITING;
     }
-    // Only a latch that is held is waited for, and the threads that wait for an exclusive holder are woken when it
-    // goes.
+    // Threads wait only for a latch that is held, and the threads that wait for an exclusive holder are woken when it
+    // leaves.
     let forgotten =
         to.is_waited_for() && (from.is_exclusive() || !(to.is_exclusive() || to.shared_holders() > 0));
     let counted = from.shared_holders() == 0
@@ -185,7 +186,7 @@ fn is_allowed(from: Word, to: Word) -> bool {
     version && counted && !forgotten
 }
 
-/// What a release says about threads that wait.
+/// What a release says about waiting threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the threads that wait must be woken"]
 pub enum Wake {
@@ -222,13 +223,13 @@ impl Want {
 pub struct PageState(AtomicU64);
 
 impl PageState {
-    /// A page that is evicted; for models and tests, the pool's words come zeroed from the kernel.
+    /// An evicted page; for models and tests, since the pool's words come zeroed from the kernel.
     #[cfg(any(test, loom))]
     pub fn evicted() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The word now.
+    /// The present word.
     #[inline]
     pub fn load(&self) -> Word {
         // Acquire: what the last holder wrote is visible to an optimistic read that begins here.
@@ -237,8 +238,8 @@ impl PageState {
 
     /// Whether a read that began at `seen` saw one state of the contents.
     ///
-    /// A shared latch or the clock's mark in between does not hurt; a change, an eviction or an exclusive holder does.
-    /// So `seen` is never the word of an exclusive holder, which says nothing of the next one.
+    /// A shared latch or the clock's mark in between does no harm; a change, an eviction or an exclusive holder does.
+    /// So `seen` is never the word of an exclusive holder, which says nothing about the next holder.
     #[inline]
     pub fn validate(&self, seen: Word) -> bool {
         debug_assert!(!seen.is_exclusive(), "{seen:?}");
@@ -262,7 +263,7 @@ impl PageState {
         taken.map(|_| ()).map_err(Word)
     }
 
-    /// Takes the exclusive latch if the word still is `from`, which must be evicted, unlocked or marked.
+    /// Takes the exclusive latch if the word is still `from`, which must be evicted, unlocked or marked.
     #[inline]
     pub fn try_exclusive(&self, from: Word) -> bool {
         debug_assert!(from.is_evicted() || from.is_unlocked() || from.is_marked(), "{from:?}");
@@ -274,7 +275,7 @@ impl PageState {
         taken
     }
 
-    /// Takes the exclusive latch if the contents still are what the optimistic reader of `seen` saw.
+    /// Takes the exclusive latch if the contents are still those that the optimistic reader of `seen` saw.
     #[inline]
     pub fn try_upgrade_optimistic(&self, seen: Word) -> bool {
         let now = self.load();
@@ -282,13 +283,13 @@ impl PageState {
         same && now.shared_holders() == 0 && self.try_exclusive(now)
     }
 
-    /// Takes a shared latch if the contents still are what the optimistic reader of `seen` saw.
+    /// Takes a shared latch if the contents are still those that the optimistic reader of `seen` saw.
     pub fn try_share_optimistic(&self, seen: Word) -> bool {
         let now = self.load();
         Self::same_contents(now, seen) && self.try_shared(now)
     }
 
-    /// Adds a shared holder if the word still is `from`, which must be resident.
+    /// Adds a shared holder if the word is still `from`, which must be resident.
     #[inline]
     pub fn try_shared(&self, from: Word) -> bool {
         debug_assert!(!from.is_evicted(), "{from:?}");
@@ -300,7 +301,7 @@ impl PageState {
         self.exchange(from, from.with_state(to)).is_ok()
     }
 
-    /// The only shared holder becomes the exclusive one.
+    /// Turns the only shared holder into the exclusive one.
     pub fn try_upgrade_shared(&self) -> bool {
         let now = self.load();
         let taken = now.state() == SHARED_FIRST && self.exchange(now, now.with_state(EXCLUSIVE)).is_ok();
@@ -308,25 +309,25 @@ impl PageState {
         taken
     }
 
-    /// The clock passes: unlocked becomes marked.
+    /// Records that the clock passes: unlocked becomes marked.
     pub fn try_mark(&self, from: Word) -> bool {
         from.is_unlocked() && self.exchange(from, from.with_state(MARKED)).is_ok()
     }
 
-    /// A reader came: marked becomes unlocked.
+    /// Records that a reader came: marked becomes unlocked.
     #[inline]
     pub fn try_unmark(&self, from: Word) -> bool {
         from.is_marked() && self.exchange(from, from.with_state(UNLOCKED)).is_ok()
     }
 
-    /// Gives up the exclusive latch; `changed` says that the contents are no longer what they were.
+    /// Releases the exclusive latch; `changed` says that the contents are no longer what they were.
     #[inline]
     pub fn release_exclusive(&self, changed: bool) -> (Word, Wake) {
         let word = self.word_after(changed);
         (word, self.leave(word))
     }
 
-    /// The word as it will be when the exclusive latch is given up, unless the page is changed again.
+    /// The word as it will be when the exclusive latch is released, unless the page is changed again.
     #[inline]
     pub fn word_after(&self, changed: bool) -> Word {
         let now = self.exclusive_word();
@@ -334,14 +335,14 @@ impl PageState {
         word.with_state(UNLOCKED)
     }
 
-    /// Gives up the exclusive latch of a page that is resident but no longer differs from storage in any
-    /// way that matters: it was freed.
+    /// Releases the exclusive latch of a page that is resident but no longer differs from storage in any way that
+    /// matters: it was freed.
     pub fn release_exclusive_clean(&self) -> Wake {
         let word = Word(self.exclusive_word().next_version().0 & !DIRTY);
         self.leave(word.with_state(UNLOCKED))
     }
 
-    /// Gives up the exclusive latch of a page whose memory was released.
+    /// Releases the exclusive latch of a page whose memory was released.
     pub fn release_exclusive_evicted(&self) -> Wake {
         let now = self.exclusive_word();
         let word = if planted(Bug::VersionStaysAtEviction) { now } else { now.next_version() };
@@ -349,14 +350,14 @@ impl PageState {
         self.leave(word.with_state(EVICTED))
     }
 
-    /// The exclusive holder becomes a shared one.
+    /// Turns the exclusive holder into a shared one.
     pub fn downgrade(&self, changed: bool) -> Wake {
         self.leave(self.word_after(changed).with_state(SHARED_FIRST))
     }
 
-    /// The page was written to storage by the caller, which holds it shared or exclusively.
+    /// Records that the caller, which holds the page shared or exclusively, has written it to storage.
     pub fn clear_dirty(&self) {
-        // Relaxed: the latch that the caller holds orders this; no thread decides by this bit without one.
+        // Relaxed: the latch that the caller holds orders this; no thread bases a decision on this bit without one.
         let before = Word(self.0.fetch_and(!DIRTY, Ordering::Relaxed));
         debug_assert!(
             before.is_exclusive() || before.shared_holders() > 0,
@@ -364,8 +365,8 @@ impl PageState {
         );
     }
 
-    /// A copy of the contents that were read at `seen` was written to storage. If they still are the same, and no thread holds
-    /// the page exclusively, the page is no longer dirty.
+    /// Records that a copy of the contents that were read at `seen` was written to storage. If the contents are still
+    /// the same, and no thread holds the page exclusively, the page is no longer dirty.
     pub fn try_clean(&self, seen: Word) -> bool {
         let mut now = self.load();
         loop {
@@ -373,7 +374,7 @@ impl PageState {
             if !same || !now.is_dirty() {
                 return false;
             }
-            // Release: a thread that finds the page clean finds what was written on storage.
+            // Release: a thread that finds the page clean finds the written contents on storage.
             let order = if planted(Bug::RelaxedClean) { Ordering::Relaxed } else { Ordering::AcqRel };
             let clean = self.0.compare_exchange(now.0, now.0 & !DIRTY, order, Ordering::Acquire);
             match clean {
@@ -383,13 +384,13 @@ impl PageState {
         }
     }
 
-    /// Gives up a shared latch.
+    /// Releases a shared latch.
     pub fn release_shared(&self) -> Wake {
         let mut now = Word(self.0.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.shared_holders() > 0, "released a shared latch that nobody holds: {now:?}");
-            // A thread that waits beside shared holders wants the page to itself, or a place among 252: wake at
-            // the first chance that either can have.
+            // A thread that waits while there are shared holders wants the page to itself, or one of the 252 places:
+            // wake it at the first chance that either wish can be met.
             let wake = now.is_waited_for() && (now.state() == SHARED_FIRST || now.state() == SHARED_LAST);
             let mut next = now.with_state(now.state() - 1);
             if wake {
@@ -411,7 +412,7 @@ impl PageState {
 
     /// Announces that the thread is about to park until `want` may be possible.
     ///
-    /// Returns false if it is possible now: do not park.
+    /// Returns false if it is possible now: then do not park.
     pub fn announce_waiting(&self, want: Want) -> bool {
         let mut now = self.load();
         loop {
@@ -428,15 +429,15 @@ impl PageState {
         }
     }
 
-    /// Whether a thread that announced `want` must still sleep: the bit is set, so the release that clears
-    /// it has yet to come and will wake.
+    /// Whether a thread that announced `want` must still sleep: the bit is set, so the release that clears it is yet to
+    /// come, and will wake the thread.
     pub fn must_sleep(&self, want: Want) -> bool {
         let now = self.load();
         now.is_waited_for() && want.is_blocked_by(now)
     }
 
     fn exclusive_word(&self) -> Word {
-        // Relaxed: while it is held exclusively only the waiting bit can change.
+        // Relaxed: while the page is held exclusively only the waiting bit can change.
         let now = Word(self.0.load(Ordering::Relaxed));
         debug_assert!(now.is_exclusive(), "released an exclusive latch that nobody holds: {now:?}");
         Word(now.0 & !WAITING)

@@ -1,13 +1,13 @@
 //! The memory limit: how many pages are reserved.
 //!
-//! The background evictor sleeps as long as enough pages are free. Its wake-up is not lost: it says that it
-//! sleeps and then looks at the count, a thread that reserves pages changes the count and then looks whether it
-//! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other. In the same way
-//! the thread is asked to fetch memory.
+//! The background evictor sleeps as long as enough pages are free. No wake-up is lost: the evictor sets the flag that
+//! it is asleep and then reads the count, a thread that reserves pages changes the count and then reads the flag, and
+//! both do so across a sequentially consistent fence, so one of them sees the other. Requests to fetch memory work in
+//! the same way.
 
 use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, Ordering, fence, lock, planted};
 
-/// Counts pages that are resident or about to be; never passes its limit.
+/// Counts pages that are resident or about to be; never exceeds its limit.
 pub struct Budget {
     used: AtomicUsize,
     limit: usize,
@@ -28,7 +28,7 @@ pub enum Woken {
     Low,
     /// A thread asked for memory to be fetched.
     Asked,
-    /// The evictor's patience is over.
+    /// The time for which the evictor was willing to sleep is over.
     Idle,
     /// The evictor must end.
     Stopped,
@@ -36,8 +36,8 @@ pub enum Woken {
 
 impl Budget {
     pub fn new(limit: usize) -> Self {
-        // A sixteenth of a small pool, at most 16 MiB of a large one: enough for what a few thousand misses
-        // need while a batch is being written.
+        // A sixteenth of a small pool, at most 16 MiB of a large one: enough for a few thousand misses while a batch is
+        // being written.
         let low_water = (limit / 16).clamp(1, 4096);
         Self {
             used: AtomicUsize::new(0),
@@ -56,13 +56,13 @@ impl Budget {
     }
 
     pub fn used(&self) -> usize {
-        // Relaxed: a number to look at; nothing else is read on the strength of it.
+        // Relaxed: a number for information; no other read depends on it.
         self.used.load(Ordering::Relaxed)
     }
 
     /// Reserves `pages` more, if the limit allows.
     pub fn try_reserve(&self, pages: usize) -> bool {
-        // Relaxed: the count alone must be right; the memory itself is handed over under latches.
+        // Relaxed: only the count itself must be right; the memory is handed over under latches.
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(pages).filter(|sum| *sum <= self.limit)
         });
@@ -90,24 +90,24 @@ impl Budget {
         self.free() >= self.high_water + self.limit / 16
     }
 
-    /// Whether less than a little would be free beside so many pages.
+    /// Whether too little would be left free after reserving this many pages.
     pub fn is_scarce(&self, pages: usize) -> bool {
         /// Enough for one reader, and its way down a structure.
         const LEAST: usize = 4;
         self.free() < pages + (self.limit / 64).max(LEAST)
     }
 
-    /// Whether the background evictor should go on.
+    /// Whether the background evictor should continue.
     pub fn wants_more(&self) -> bool {
         self.free() < self.high_water
     }
 
-    /// How many pages are missing until so many more can be had without the background evictor being needed.
+    /// How many pages are missing until this many more can be reserved without the background evictor being needed.
     pub fn shortage(&self, wanted: usize) -> usize {
         (self.high_water + wanted).saturating_sub(self.free())
     }
 
-    /// Asks the evictor's thread to fetch memory for pages to come.
+    /// Asks the evictor's thread to fetch memory for future pages.
     pub fn ask_for_memory(&self) {
         self.memory_asked_for.store(true, Ordering::Relaxed);
         self.wake_evictor();
@@ -119,7 +119,7 @@ impl Budget {
             fence(Ordering::SeqCst);
         }
         if self.evictor_asleep.load(Ordering::Relaxed) {
-            // With the lock, the evictor is either asleep or has yet to look at the count.
+            // While this holds the lock, the evictor is either asleep or has yet to read the count.
             let _stop = lock(&self.stop);
             if self.evictor_asleep.swap(false, Ordering::Relaxed) {
                 self.wake.notify_one();
@@ -127,7 +127,7 @@ impl Budget {
         }
     }
 
-    /// The evictor sleeps until it is needed, or for about as long as `patience`.
+    /// Sleeps until the evictor is needed, or for about as long as `patience`.
     pub fn sleep_until_low(&self, patience: Option<std::time::Duration>) -> Woken {
         let mut stop = lock(&self.stop);
         let mut waited = false;
@@ -143,7 +143,8 @@ impl Budget {
             let woken = if self.is_low() {
                 Some(Woken::Low)
             } else if self.memory_asked_for.load(Ordering::Relaxed) {
-                // Only this thread takes the request back, and no thread makes another one before it has been served.
+                // Only this thread takes the request back, and no thread makes another request before this one has been
+                // served.
                 self.memory_asked_for.store(false, Ordering::Relaxed);
                 Some(Woken::Asked)
             } else {
@@ -164,7 +165,7 @@ impl Budget {
         }
     }
 
-    /// The evictor found nothing to evict: it waits a moment. Returns false when it must end.
+    /// Waits a moment, because the evictor found nothing to evict. Returns false when it must end.
     pub fn pause(&self, time: std::time::Duration) -> bool {
         let stop = lock(&self.stop);
         !*stop && !*self.wake.wait_timeout(stop, time).unwrap_or_else(|poisoned| poisoned.into_inner()).0

@@ -1,7 +1,7 @@
-//! The policy of replacement: a clock with an explicit mark. It decides what may go; `evictor` evicts it.
+//! The replacement policy: a clock with an explicit mark. It chooses victims; `evictor` evicts them.
 //!
-//! The hand passes over the resident set, marks what is unlocked and finds what is still marked from its last round:
-//! no thread has used it since. A reader takes the mark off a page that it uses.
+//! The hand passes over the resident set, marks unlocked pages and finds those that are still marked from its last
+//! round: no thread has used them since. A reader removes the mark from a page that it uses.
 //!
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3.
 
@@ -16,9 +16,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Moves the hand until `target` pages are found that are `wanted` and that no thread used since the last round,
-    /// over about `slots_max` slots at most. What is found is in ascending order, and may be gone, or used again, a
-    /// moment later.
+    /// Moves the hand until it has found `target` pages that are `wanted` and that no thread has used since the last
+    /// round, over about `slots_max` slots at most. The result is in ascending order. Its extents may be gone, or in
+    /// use again, a moment later.
     pub(crate) fn advance(
         &self,
         set: &ResidentSet,
@@ -28,7 +28,7 @@ impl Clock {
         wanted: impl Fn(Word) -> bool,
     ) -> Vec<Extent> {
         const STEP_MAX: usize = 64;
-        // In a small set, steps as long as the set would always find the same extents first, those that were just used too.
+        // In a small set, steps as long as the set would always find the same extents first, even recently used ones.
         let step = STEP_MAX.min(set.slots().div_ceil(8));
         let mut candidates = Vec::new();
         let (mut pages, mut passed) = (0, 0);
@@ -47,7 +47,7 @@ impl Clock {
             });
             passed += step;
         }
-        // Two hands may have met on one page; neighbours in order can be written and released as one.
+        // Two hands may have met on one page; neighbours in order can be written and released together.
         candidates.sort_unstable();
         candidates.dedup_by_key(|extent| extent.head);
         candidates

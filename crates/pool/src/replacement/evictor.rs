@@ -1,8 +1,8 @@
-//! Making room: the mechanism of replacement. Which pages go is decided by `clock`.
+//! Making room: the mechanism of replacement. `clock` chooses the pages.
 //!
-//! A batch: the clock names candidates. The changed ones are written (see `write_back`). Then all are latched
-//! exclusively, released to the kernel in one call, taken out of the resident set and unlatched. What cannot be latched at
-//! once is skipped: eviction waits for no latch, so a thread that needs room may hold latches.
+//! A batch goes as follows. The clock names candidates. The dirty ones are written (see `write_back`). Then all are
+//! latched exclusively, released to the kernel in one call, taken out of the resident set and unlatched. Pages that
+//! cannot be latched at once are skipped: eviction waits for no latch, so a thread that needs room may hold latches.
 
 use crate::{
     change_log::ChangeLog,
@@ -22,15 +22,15 @@ use vellum_base::{Extent, Lsn};
 
 /// The most pages that one batch evicts; the kernel takes up to 1024 ranges in a call.
 const BATCH_PAGES_MAX: usize = 512;
-/// The most pages that are written to find out whether pages can be written again.
+/// The most pages that are written to find out whether writes work again.
 const ATTEMPT_PAGES: usize = 8;
-/// How many slots of the resident set are looked at by a thread that must not wait.
+/// How many slots of the resident set a thread that must not wait examines.
 const SLOTS_AT_ONCE_MAX: usize = 8192;
-/// How often a thread tries to make room without getting anywhere before it gives up; it sleeps a
-/// millisecond after the first few.
+/// How often a thread tries to make room without success before it gives up; after the first few tries it sleeps a
+/// millisecond each time.
 const FRUITLESS_TRIES_MAX: u32 = 1000;
 
-/// Keeps what is in memory within the limit.
+/// Keeps the pages in memory within the limit.
 pub(crate) struct Evictor {
     pub(crate) pages: ResidentPages,
     clock: Clock,
@@ -43,7 +43,7 @@ impl Evictor {
         Self { pages, clock: Clock::default(), working: Mutex::new(()) }
     }
 
-    /// The log of the changes of pages, if there is one.
+    /// The log of page changes, if there is one.
     #[inline]
     pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
         self.pages.storage.log()
@@ -54,12 +54,12 @@ impl Evictor {
         lock(&self.working)
     }
 
-    /// How many pages one batch should evict: little of a small pool.
+    /// How many pages one batch should evict: a small part of a small pool.
     fn batch_pages(&self) -> usize {
         (self.pages.budget.limit() / 8).clamp(1, BATCH_PAGES_MAX)
     }
 
-    /// Reserves the memory of an extent, evicting others if need be.
+    /// Reserves the memory of an extent, evicting other extents if necessary.
     pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
         let wanted_pages = extent.pages as usize;
         let pool_pages = self.pages.budget.limit();
@@ -70,7 +70,7 @@ impl Evictor {
         while !self.pages.budget.try_reserve(wanted_pages) {
             match self.evict_batch() {
                 Ok(evicted) if evicted > 0 => fruitless = 0,
-                // Write errors are reported at once when nothing clean is left to evict instead.
+                // Write errors are reported once nothing clean is left to evict instead.
                 Err(error) if fruitless >= 16 => return Err(error),
                 _ if fruitless >= FRUITLESS_TRIES_MAX => {
                     return Err(PoolError::PoolExhausted { pool_pages, wanted_pages });
@@ -85,8 +85,8 @@ impl Evictor {
         Ok(())
     }
 
-    /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if nothing can be
-    /// written back, they have that and what is unchanged.
+    /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if no page can be
+    /// written back, they have that and the unchanged pages.
     pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
         let (pages, budget) = (extent.pages as usize, &self.pages.budget);
         while pages <= budget.limit() && budget.is_scarce(pages) {
@@ -101,8 +101,8 @@ impl Evictor {
         self.reserve(extent)
     }
 
-    /// Reserves so many pages without waiting for anything: if there is no room, clean pages are evicted, and
-    /// changed ones are left to the background evictor.
+    /// Reserves this many pages without waiting for anything: if there is no room, clean pages are evicted, and dirty
+    /// ones are left to the background evictor.
     pub(crate) fn reserve_at_once(&self, pages: usize) -> bool {
         if self.pages.budget.try_reserve(pages) {
             return true;
@@ -115,17 +115,17 @@ impl Evictor {
         self.evict_clean(found) > 0 && self.pages.budget.try_reserve(pages)
     }
 
-    /// Evicts those of the extents that are still there, unused, unchanged and can be latched at once.
+    /// Evicts those of the extents that are still there, unused and unchanged, and can be latched at once.
     pub(crate) fn evict_clean(&self, mut candidates: Vec<Extent>) -> usize {
         candidates.retain(|extent| self.pages.latch_clean(*extent));
         self.pages.evict_latched(candidates)
     }
 
-    /// Evicts about a batch of pages and returns how many it did. An error means that some could not be
-    /// written; others may have been evicted all the same, and then their number is returned.
+    /// Evicts about a batch of pages and returns how many were evicted. An error means that some pages could not be
+    /// written; if others have been evicted even so, their number is returned instead.
     ///
-    /// As long as nothing can be written it is tried seldom, with a few pages, and one unchanged extent goes at a time:
-    /// there may be few, and readers need some of them at once.
+    /// While nothing can be written, writes are tried rarely and with few pages, and one unchanged extent is evicted at
+    /// a time: there may be few of them, and readers need some of them at once.
     pub(crate) fn evict_batch(&self) -> Result<usize, PoolError> {
         let target = self.batch_pages();
         if !self.outage().lasts() {
@@ -140,11 +140,11 @@ impl Evictor {
         self.evict(self.gather(target.min(ATTEMPT_PAGES), self.two_rounds(), |_| true))
     }
 
-    /// Checks that something may be changed; called before each change.
+    /// Checks that changes are allowed; called before each change.
     ///
     /// # Errors
-    /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or
-    /// pages cannot, so that what is changed could not leave memory.
+    /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or pages
+    /// cannot be written, so that changes could not leave memory.
     #[inline]
     pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
         if self.pages.storage.admits_changes() { Ok(()) } else { self.admit_changes_first() }
@@ -160,17 +160,17 @@ impl Evictor {
         self.pages.storage.admit_changes()
     }
 
-    /// Tries whether pages can be written again, unless it is too early for that.
+    /// Tests whether pages can be written again, unless it is too early for that.
     ///
     /// # Errors
-    /// How it failed last, if they cannot.
+    /// The last error, if they cannot.
     pub(crate) fn try_to_write(&self) -> Result<(), PoolError> {
         if !self.outage().is_recent() {
             let dirty = self.gather(ATTEMPT_PAGES, self.two_rounds(), |now| now.is_dirty());
             if dirty.is_empty() {
                 self.outage().ends();
             }
-            // The error is found by the line below.
+            // The line below returns the error.
             let _ = self.write_durably(dirty);
         }
         self.outage().error().map_or(Ok(()), Err)
@@ -190,8 +190,8 @@ impl Evictor {
         self.clock.advance(&self.pages.set, &self.pages.table, target, slots_max, wanted)
     }
 
-    /// Evicts those of the extents that are still there, unused and can be latched at once. If none can be written before the
-    /// log, waits for the log first.
+    /// Evicts those of the extents that are still there and unused and can be latched at once. If none can be written
+    /// before the log is durable, waits for the log first.
     fn evict(&self, candidates: Vec<Extent>) -> Result<usize, PoolError> {
         let (evicted, written) = self.evict_durable(candidates);
         if written.waiting.is_empty() {
@@ -209,7 +209,7 @@ impl Evictor {
         }
     }
 
-    /// The same, without those that the log does not cover durably.
+    /// [`evict`](Self::evict) without the extents whose log records are not durable.
     fn evict_durable(&self, candidates: Vec<Extent>) -> (usize, Written) {
         let is_dirty = |extent: &Extent| self.pages.table.state(extent.head).load().is_dirty();
         let (dirty, clean): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_dirty);
@@ -221,20 +221,20 @@ impl Evictor {
             }
             upgraded
         });
-        // If nothing could be written, what is unchanged stays for readers; see `evict_batch`.
+        // If nothing could be written, unchanged pages stay for readers; see `evict_batch`.
         if written.result.is_ok() || !self.outage().lasts() {
             victims.extend(clean.into_iter().filter(|extent| self.pages.latch_clean(*extent)));
         }
         (self.pages.evict_latched(victims), written)
     }
 
-    /// Waits until the record at `lsn` is durable, for so many extents.
+    /// Waits, on behalf of this many extents, until the record at `lsn` is durable.
     fn wait_for_log(&self, lsn: Lsn, extents: usize) -> Result<(), PoolError> {
         let Some(logged) = self.pages.storage.logged() else { return Ok(()) };
         logged.wait_for(lsn).inspect_err(|_| self.pages.table.counters.write_errors.add(extents as u64))
     }
 
-    /// Writes changed extents, after waiting for the log if need be. What is latched is left out.
+    /// Writes changed extents, after waiting for the log if necessary. Latched extents are left out.
     fn write_durably(&self, dirty: Vec<Extent>) -> Result<(), PoolError> {
         let written = write_back(&self.pages, dirty, |_, _| false);
         written.result?;
@@ -245,11 +245,11 @@ impl Evictor {
         write_back(&self.pages, written.waiting, |_, _| false).result
     }
 
-    /// Writes everything that differs from storage. The caller sees to it that there are no guards and that
-    /// the background thread pauses.
+    /// Writes everything that differs from storage. The caller makes sure that there are no guards and that the
+    /// background thread pauses.
     ///
     /// # Errors
-    /// If something cannot be written, or is latched all the same: its guard was leaked.
+    /// If something cannot be written, or is still latched: its guard was leaked.
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
         for batch in self.pages.changed().chunks(BATCH_PAGES_MAX) {
             self.write_durably(batch.to_vec())?;

@@ -1,4 +1,4 @@
-//! Which extents are in memory, how many may be, and which go when memory is short: the clock decides, the evictor does.
+//! Which extents are in memory, how many may be, and which leave: the clock chooses, and the evictor evicts.
 
 pub(crate) mod budget;
 pub(crate) mod clock;

@@ -1,8 +1,8 @@
-//! What is in memory: the extents, and how much of the limit they take.
+//! The extents that are in memory, and how much of the limit they take.
 //!
 //! # Invariant
-//! An extent is in the resident set, and counted in the budget, from before its latch is first released
-//! after it came in until after it was last taken to drop it.
+//! An extent is in the resident set, and counted in the budget, from before its latch is first released after it came
+//! in, until after the latch was last taken to drop it.
 
 use crate::{
     file::storage::Storage, page_table::PageTable, replacement::budget::Budget,
@@ -13,7 +13,7 @@ use std::ops::Range;
 use vellum_base::{Extent, PageId};
 use vellum_vm::{Collapse, VmError, prefetch_to_write};
 
-/// The extents of a file that are in memory. A thread that adds or removes an extent has latched it exclusively.
+/// The extents of a file that are in memory. A thread that adds or removes an extent holds its exclusive latch.
 pub(crate) struct ResidentPages {
     pub(crate) table: PageTable,
     pub(crate) storage: Storage,
@@ -23,7 +23,7 @@ pub(crate) struct ResidentPages {
     pub(crate) strays: Strays,
 }
 
-/// What became of an attempt to fetch memory.
+/// The result of an attempt to fetch memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Prefaulted {
     Done,
@@ -40,20 +40,20 @@ impl ResidentPages {
         Ok(Self { table, storage, set, budget, window, strays: Strays::default() })
     }
 
-    /// Takes out an extent whose memory goes or is used for something else, and gives back what was reserved for it.
+    /// Removes an extent whose memory is released or reused, and gives its share of the budget back.
     pub(crate) fn remove(&self, head: PageId) -> Option<Extent> {
         let extent = self.set.remove(head)?;
         self.budget.give_back(extent.pages as usize);
         Some(extent)
     }
 
-    /// Fetches what inserting a page will touch beside the page into the processor's cache.
+    /// Prefetches what inserting a page will touch besides the page into the processor's cache.
     pub(crate) fn prefetch_insertion(&self, page: PageId) {
         prefetch_to_write(std::ptr::from_ref(self.table.state(page)).cast(), 1);
         prefetch_to_write(std::ptr::from_ref(self.set.likely_slot(page)).cast(), 1);
     }
 
-    /// Latches an extent exclusively that no thread used since the clock marked it, and that equals its image on
+    /// Latches an extent exclusively if no thread has used it since the clock marked it, and it equals its image on
     /// storage.
     pub(crate) fn latch_clean(&self, extent: Extent) -> bool {
         let state = self.table.state(extent.head);
@@ -65,8 +65,8 @@ impl ResidentPages {
             && !self.is_in_flight(extent)
     }
 
-    /// Whether a copy of an extent that was latched exclusively is on its way to storage: then nothing else writes it, and it stays
-    /// in memory. The latch is given back.
+    /// Whether a copy of an extent that is latched exclusively is on its way to storage: then nothing else may write
+    /// the extent, and it stays in memory. In that case the latch is released.
     pub(crate) fn is_in_flight(&self, extent: Extent) -> bool {
         let in_flight = self.storage.logged().is_some_and(|logged| logged.is_in_flight(extent.head));
         if in_flight {
@@ -75,9 +75,8 @@ impl ResidentPages {
         in_flight
     }
 
-    /// Whether an extent that was seen in the resident set before its latch was taken exclusively is the one
-    /// that is there now. If it has been freed meanwhile and another one begins at its head, the latch is
-    /// given back.
+    /// Whether an extent that was seen in the resident set before its latch was taken exclusively is still there. If it
+    /// has been freed meanwhile and another extent begins at its head, the latch is released.
     pub(crate) fn is_still_there(&self, extent: Extent) -> bool {
         let there = self.set.contains(extent);
         if !there {
@@ -86,8 +85,8 @@ impl ResidentPages {
         there
     }
 
-    /// Gives the memory of exclusively latched, unchanged extents back, and unlatches them. Returns how many pages they
-    /// had.
+    /// Gives the memory of exclusively latched, unchanged extents back, and unlatches them. Returns their number of
+    /// pages.
     pub(crate) fn evict_latched(&self, mut victims: Vec<Extent>) -> usize {
         if victims.is_empty() {
             return 0;
@@ -105,8 +104,8 @@ impl ResidentPages {
         pages
     }
 
-    /// Takes the next pages into the window of those whose memory is fetched ahead, and fetches it by `fetch`. No other
-    /// thread fetches memory meanwhile.
+    /// Adds the next pages to the prefault window, and fetches their memory with `fetch`. No other thread fetches
+    /// memory meanwhile.
     pub(crate) fn prefault(&self, run: Range<u64>, fetch: impl FnOnce() -> bool) -> Prefaulted {
         let count = (run.end - run.start) as usize;
         if !self.budget.try_reserve(count) {
@@ -120,7 +119,7 @@ impl ResidentPages {
         if !fetched {
             self.shrink_window(run.start);
         }
-        // What was allocated meanwhile may have left memory again before its memory came.
+        // Pages that were allocated meanwhile may have left memory again before their memory came.
         let start = self.window.start();
         if start > run.start {
             self.note_strays(run.start..start.min(run.end));
@@ -133,7 +132,7 @@ impl ResidentPages {
         let (table, is_whole) = (&self.table, |pages| self.table.is_whole(pages));
         let outcome = table.huge_runs.collapse(&table.pages, run, is_whole);
         if outcome == Collapse::Busy {
-            // A page that went away meanwhile may have zeroes in its place, which are not counted in the budget.
+            // An evicted page may have got a page of zeroes in its place, which the budget does not count.
             self.note_strays(self.table.huge_runs.pages_of(run));
         }
         outcome
@@ -145,13 +144,13 @@ impl ResidentPages {
         self.release_strays();
     }
 
-    /// Releases memory that the budget does not count, as far as that is certain.
+    /// Releases memory that the budget does not count, where that is certain.
     pub(crate) fn release_strays(&self) {
         self.strays.release(&self.table, &self.storage.space);
     }
 
-    /// [`prefault`](Self::prefault) of the run that begins at a page, as a huge page. Returns how many pages that are;
-    /// nothing if no run begins there, the window does not end there, or it could not be.
+    /// [`prefault`](Self::prefault) for the run that begins at a page, as a huge page. Returns its number of pages;
+    /// none if no run begins there, the window does not end there, or this was not possible.
     pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
         let count = |run: Range<u64>, fetch: &dyn Fn() -> bool| self.prefault(run, fetch) == Prefaulted::Done;
         self.table.huge_runs.populate(&self.table.pages, first, count)
@@ -162,10 +161,10 @@ impl ResidentPages {
         self.window.shrink(from, |released| self.drop_prefaulted(released));
     }
 
-    /// Releases memory that has left the window for pages that are written past the pool.
+    /// Releases memory that has left the window, because its pages are written past the pool.
     pub(crate) fn release_prefaulted(&self, pages: Range<u64>) {
         if !pages.is_empty() {
-            // Some of it may be coming only now.
+            // Some of it may be on its way only now.
             let _populating = self.window.populating();
             self.drop_prefaulted(pages);
         }
@@ -184,8 +183,8 @@ impl ResidentPages {
         self.changed_among(|see| self.set.for_each(see))
     }
 
-    /// Those among the extents that are seen. A page that is evicted and read again meanwhile may be seen in both of its slots;
-    /// written twice at once, it could be torn.
+    /// The changed ones among the extents that are seen. A page that is evicted and read again meanwhile may be seen in
+    /// both of its slots; if it were written twice at once, it could be torn.
     fn changed_among(&self, see_each: impl FnOnce(&mut dyn FnMut(Extent))) -> Vec<Extent> {
         let mut changed = Vec::new();
         see_each(&mut |extent| {

@@ -1,11 +1,11 @@
 //! The set of resident extents, over which the clock's hand moves.
 //!
-//! An open-addressing hash table whose size follows the pool's memory and not the storage. Hits never
-//! touch it: an extent enters when it becomes resident and leaves when it is evicted or freed, both under
-//! its exclusive latch, so no two threads ever insert or remove the same page at once.
+//! An open-addressing hash table whose size follows the pool's memory and not the storage. Hits never touch it: an
+//! extent enters when it becomes resident and leaves when it is evicted or freed, both under its exclusive latch, so no
+//! two threads ever insert or remove the same page at once.
 //!
-//! There is only one kind of empty slot. No thread looks for an extent that is not there, so a search ends
-//! by finding, and a slot that was emptied needs no tombstone.
+//! There is only one kind of empty slot. No thread looks for an extent that is not in the set, so a search ends by
+//! finding it, and an emptied slot needs no tombstone.
 
 use crate::{
     limits::{EXTENT_PAGES_MAX, PAGE_BITS, PAGE_ID_MAX},
@@ -18,10 +18,10 @@ const EMPTY: u64 = 0;
 /// An entry has the extent's length above the bits of its head's page id.
 const PAGE_MASK: u64 = PAGE_ID_MAX;
 
-/// So many pages that follow each other have slots side by side: they mostly come, and go, together.
+/// This many consecutive pages have slots side by side: they usually come, and go, together.
 const RUN_SLOTS: u64 = 8;
 
-/// In a pool of 6 GiB they take 32 MiB, of which nothing is touched before it is used.
+/// In a pool of 6 GiB the slots take 32 MiB, of which nothing is touched before it is used.
 #[cfg(not(loom))]
 type Slots = vellum_vm::WordTable;
 #[cfg(loom)]
@@ -41,7 +41,7 @@ impl ResidentSet {
     pub fn new(capacity: usize) -> Result<Self, VmError> {
         let slots = (capacity.max(1) * 2).next_power_of_two();
         let mask = slots as u64 - 1;
-        // They are zero, which is `EMPTY`.
+        // The slots are zero, which is `EMPTY`.
         #[cfg(not(loom))]
         let slots = Slots::new(slots, "the set of resident pages")?;
         #[cfg(loom)]
@@ -49,7 +49,7 @@ impl ResidentSet {
         Ok(Self { slots, mask })
     }
 
-    /// How many slots the clock has to pass to see everything once.
+    /// The number of slots that the clock has to pass to see everything once.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -64,8 +64,8 @@ impl ResidentSet {
         let entry = ((extent.pages as u64) << PAGE_BITS) | extent.head.0;
         for probe in 0..=self.mask {
             let slot = self.slot(Self::home(extent.head) + probe);
-            // Relaxed throughout: a slot carries no data beside itself, and what an entry leads to is
-            // protected by the latch of the page, which orders.
+            // Relaxed throughout: a slot carries no other data, and the page to which an entry leads is protected by
+            // its latch, which orders.
             if slot.load(Ordering::Relaxed) != EMPTY {
                 continue;
             }
@@ -80,14 +80,14 @@ impl ResidentSet {
         panic!("the resident set is full, though the memory limit should have kept it half empty");
     }
 
-    /// The slot in which an extent that begins here will be, most likely: to be fetched into the processor's cache.
+    /// The slot in which an extent that begins here will probably be, to be fetched into the processor's cache.
     pub fn likely_slot(&self, head: PageId) -> &AtomicU64 {
         self.slot(Self::home(head))
     }
 
-    /// Takes an extent out and says how long it was; the caller holds its exclusive latch.
+    /// Removes an extent and returns it with its length; the caller holds its exclusive latch.
     ///
-    /// Returns `None` if it is not in the set, after a look at all of it: the pool never asks that.
+    /// Returns `None` if it is not in the set, after searching all of it: the pool never asks for that.
     pub fn remove(&self, head: PageId) -> Option<Extent> {
         for probe in 0..=self.mask {
             let slot = self.slot(Self::home(head) + probe);
@@ -124,7 +124,7 @@ impl ResidentSet {
         }
     }
 
-    /// Shows every extent to `visit`; those that come and go meanwhile may be missed.
+    /// Shows every extent to `visit`; extents that come or go meanwhile may be missed.
     pub fn for_each(&self, visit: impl FnMut(Extent)) {
         let entries = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
         entries.filter(|entry| *entry != EMPTY).map(Self::extent).for_each(visit);
@@ -146,7 +146,7 @@ impl ResidentSet {
 
     /// Where the search for a page begins, modulo the number of slots.
     pub(crate) fn home(page: PageId) -> u64 {
-        // Fibonacci hashing spreads consecutive runs of pages; the upper bits are the good ones.
+        // Fibonacci hashing spreads consecutive runs of pages; its upper bits are the well-mixed ones.
         let run = (page.0 / RUN_SLOTS).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         run * RUN_SLOTS + page.0 % RUN_SLOTS
     }

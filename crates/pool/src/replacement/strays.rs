@@ -1,5 +1,5 @@
-//! Memory that the budget does not count: the kernel gave it to pages that were on their way out when a run was
-//! collapsed, or that were allocated and freed while their memory came. It is released as soon as it is certain that
+//! Memory that the budget does not count: the kernel gave it to pages that were being evicted when a run was collapsed,
+//! or that were allocated and freed while their memory was being fetched. It is released as soon as it is certain that
 //! the pages are not in memory.
 
 use crate::{
@@ -21,7 +21,7 @@ impl Strays {
         lock(&self.pages).extend(pages.map(PageId));
     }
 
-    /// Releases the memory of those that are not in memory. What is latched, because it is just being evicted, say, is
+    /// Releases the memory of those pages that are not in memory. A latched page, which may just be being evicted, is
     /// left for the next time.
     pub(crate) fn release(&self, table: &PageTable, space: &SpaceMap) {
         lock(&self.pages).retain(|page| !release(table, space, *page));
@@ -33,9 +33,9 @@ impl Strays {
     }
 }
 
-/// Releases the memory of a page unless it belongs to an extent in memory. Returns false if that cannot be told yet.
+/// Releases the memory of a page unless it belongs to an extent in memory. Returns false if this is not certain yet.
 fn release(table: &PageTable, space: &SpaceMap, page: PageId) -> bool {
-    // The state of its extent's head tells whether the page is in memory; its own if it belongs to none.
+    // The state of its extent's head, or its own if it has no extent, tells whether the page is in memory.
     let head = space.head_of(page).unwrap_or(page);
     let state = table.state(head);
     let now = state.load();
@@ -43,8 +43,8 @@ fn release(table: &PageTable, space: &SpaceMap, page: PageId) -> bool {
         let is_certain = !now.is_evicted() && !now.is_exclusive();
         return is_certain && space.head_of(page).unwrap_or(page) == head;
     }
-    // SeqCst: orders the latch before the look at the map. An allocation that makes the page a part of an extent claims
-    // it and then looks at its latch (see `Allocator::publish`), so one of the two sees the other.
+    // SeqCst: orders the latch before the check of the map. An allocation that makes the page part of an extent claims
+    // the page and then checks its latch (see `Allocator::publish`), so one of the two sees the other.
     fence(Ordering::SeqCst);
     let is_certain = match space.head_of(page) {
         Some(found) => found == head,

@@ -1,8 +1,8 @@
-//! Writes changed extents to storage; whether they stay in memory is up to the caller.
+//! Writes changed extents to storage; the caller decides whether they stay in memory.
 //!
-//! An extent is latched exclusively, stamped with its checksum, latched shared, and written, neighbours by one request. What
-//! cannot be latched at once is skipped, and so is what the log does not cover durably yet: no thread waits for the log
-//! with a latch in hand.
+//! An extent is latched exclusively, stamped with its checksum, latched shared, and written, neighbours in one request.
+//! Extents that cannot be latched at once are skipped, as are extents whose log records are not durable yet: no thread
+//! waits for the log while it holds a latch.
 
 use crate::{
     change_log::ChangeLog, error::PoolError, file::outage::copy_of, page::state::PageState,
@@ -12,20 +12,20 @@ use vellum_base::primitive::Instant;
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
 use vellum_vm::Request;
 
-/// The longest write that neighbours are joined into, in bytes.
+/// The longest write into which neighbours are joined, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// What became of an attempt to write extents.
+/// The result of an attempt to write extents.
 pub(super) struct Written {
-    /// The first error that occurred. What could not be written stays as it is.
+    /// The first error that occurred. Extents that could not be written stay as they are.
     pub result: Result<(), PoolError>,
-    /// What was left alone because the log does not cover it durably yet, and up to where it has to.
+    /// The extents that were left alone because their log records are not durable yet, and the last of these records.
     pub waiting: Vec<Extent>,
     pub lsn: Lsn,
 }
 
-/// Writes changed extents, in ascending order, to storage. `keep` is called for each that was written,
-/// with its latch shared and its dirty bit clear; it returns whether it took over the latch.
+/// Writes changed extents, in ascending order, to storage. `keep` is called for each extent that was written, with its
+/// latch shared and its dirty bit clear; it returns whether it has taken over the latch.
 pub(super) fn write_back(
     pages: &ResidentPages,
     dirty: Vec<Extent>,
@@ -81,7 +81,7 @@ pub(super) fn write_back(
             }
         }
     }
-    // Some places may be writable all the time: those that have storage already.
+    // Some places can always be written: those that have storage already.
     if written > 0 && written >= failures {
         storage.outage.ends();
     } else if let Err(PoolError::Write { extent, source }) = &result {
@@ -91,7 +91,7 @@ pub(super) fn write_back(
     Written { result, waiting, lsn }
 }
 
-/// What became of an attempt to take a changed extent's latch.
+/// The result of an attempt to take a changed extent's latch.
 enum Latch {
     /// It is latched shared.
     Held,
@@ -101,8 +101,8 @@ enum Latch {
     Waiting(Lsn),
 }
 
-/// Takes a changed extent's latch without waiting, stamps its checksum, and leaves it latched shared. If there is a log, it is
-/// durable up to `durable`.
+/// Takes a changed extent's latch without waiting, stamps its checksum, and leaves it latched shared. If there is a
+/// log, it is durable up to `durable`.
 fn latch_for_writing(pages: &ResidentPages, extent: Extent, durable: Option<Lsn>) -> Latch {
     let table = &pages.table;
     let state = table.state(extent.head);

@@ -1,4 +1,4 @@
-//! The space map as bytes, as it is kept in a closed file.
+//! The space map as bytes, as a closed file stores it.
 //!
 //! For each 64 pages, two little-endian 64-bit words: the allocated bits, then the head bits; the lowest
 //! bit is the first page.
@@ -12,19 +12,19 @@ impl SpaceMap {
         pages.div_ceil(64) as usize * 16
     }
 
-    /// Writes the state of the first `pages` pages, and takes it as what is on storage. What is merely claimed is
-    /// written as free: the stream that claimed it was leaked, or comes to nothing in a crash. No thread allocates or
-    /// frees meanwhile.
+    /// Writes the state of the first `pages` pages, and notes it as the state on storage. Pages that are only claimed
+    /// are written as free: the stream that claimed them was leaked, or would be lost in a crash. No thread allocates
+    /// or frees meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
         self.lock().changed = false;
         self.uses.write_image(pages, target);
     }
 
-    /// Reads what [`write_image`](Self::write_image) wrote into an empty map that no other thread uses yet. An image that
-    /// contradicts itself is an error, because the bits are what tells the pool how long an extent is.
+    /// Reads the image that [`write_image`](Self::write_image) wrote into an empty map that no other thread uses yet.
+    /// An image that contradicts itself is an error, because the bits tell the pool how long an extent is.
     ///
     /// # Errors
-    /// What is wrong with the image; nothing may be made of the map then.
+    /// What is wrong with the image; the map must then not be used.
     pub(crate) fn load_image(&self, pages: u64, image: &[u8]) -> Result<(), String> {
         if pages > self.capacity_pages {
             return Err("the space map covers more pages than the address space holds".into());
@@ -36,7 +36,7 @@ impl SpaceMap {
             let (allocated, heads) = (pair.u64_at(0), pair.u64_at(8));
             let beyond = pages - index as u64 * 64;
             let outside = if beyond < 64 { u64::MAX << beyond } else { 0 };
-            // An allocated page that is no head continues the page before it, which must be allocated.
+            // An allocated page that is not a head continues the page before it, which must be allocated.
             let orphans = allocated & !heads & !((allocated << 1) | last_allocated as u64);
             let wrong = (heads & !allocated) | ((allocated | heads) & outside) | orphans;
             if wrong != 0 {

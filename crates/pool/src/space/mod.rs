@@ -1,23 +1,23 @@
 //! Space on storage: which pages are allocated, as which extents.
 //!
-//! Two bits a page, held in memory whole (64 bytes for each MiB of data) and written to the file as one
-//! extent when it is closed. They tell what is an extent and how long it is: the pool reads nothing into
-//! memory that they do not confirm, whatever a damaged page refers to.
+//! There are two bits for each page, held in memory as a whole (64 bytes for each MiB of data) and written to the file
+//! as one extent when it is closed. They tell which pages form an extent and how long it is: the pool reads nothing
+//! into memory that they do not confirm, whatever a damaged page refers to.
 //!
 //! # How readers and the allocator agree
-//! A reader that follows a stale reference may want to fault in a page that was freed and has become a part of another
-//! extent. It takes the latch of the page first and looks at the bits then. Three rules keep it from that extent:
-//! - a page becomes or ceases to be a head only while its latch is held exclusively, so what a reader sees
-//!   under the latch is certain;
-//! - an extent is *claimed* first, which no reader takes for allocated, and published only when the
-//!   allocator has latched its head and has dropped what was still in memory of each of its pages;
-//! - a page that is no head is not brought into memory, so between the two nothing new comes.
+//! A reader that follows a stale reference may want to fault in a page that was freed and has become part of another
+//! extent. It takes the latch of the page first and then checks the bits. Three rules keep it from that extent:
+//! - a page becomes or ceases to be a head only while its latch is held exclusively, so the bits that a reader sees
+//!   under the latch are certain;
+//! - an extent is first *claimed*, which no reader takes for allocated, and published only when the allocator has
+//!   latched its head and has dropped each of its pages that was still in memory;
+//! - a page that is not a head is not brought into memory, so in between no page of the extent enters memory.
 //!
 //! The extents of the pool itself (the superblocks, the map on storage) are never brought into memory, so
 //! they are allocated and freed without latches.
 //!
 //! # Placement
-//! Next fit: the search begins where the last one ended, and the file grows only if it finds nothing. Free
+//! Next fit: the search begins where the last one ended, and the file grows only if the search finds nothing. Free
 //! neighbours need no coalescing, so space is reused at any size.
 
 mod image;
@@ -32,29 +32,29 @@ use table::{Use, UseTable};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
 
-/// The allocator of storage. Its lock is the innermost but for the file's.
+/// The allocator of storage. Only the lock of the file is taken inside its lock.
 pub(crate) struct SpaceMap {
     uses: UseTable,
     capacity_pages: u64,
     cursor: Mutex<Cursor>,
 }
 
-/// What the allocator knows beside the bitmaps.
+/// The state of the allocator beside the bitmaps.
 #[derive(Default)]
 pub(crate) struct Cursor {
     /// No page from here on was ever allocated.
     end: u64,
     /// How many pages before `end` are free.
     free: u64,
-    /// Where the search for one page continues.
+    /// Where the search for a single page continues.
     next_page: u64,
     /// Where the search for longer extents continues.
     next_run: u64,
-    /// No run this long or longer exists before `end`, unless something was freed since.
+    /// No free run of this length or longer exists before `end`, unless something was freed since.
     longest_run_limit: u64,
     /// No page before this one is free.
     first_free: u64,
-    /// Something was allocated or freed since the map was read or written last.
+    /// Whether something has been allocated or freed since the map was last read or written.
     changed: bool,
 }
 
@@ -78,7 +78,7 @@ impl SpaceMap {
         extent.pages > 0 && extent.end().0 <= self.capacity_pages && self.uses.is_extent(extent)
     }
 
-    /// The head of the extent that a page belongs to, if it belongs to one. Certain while that head's latch is held.
+    /// The head of the extent to which a page belongs, if any. Certain while that head's latch is held.
     pub(crate) fn head_of(&self, page: PageId) -> Option<PageId> {
         let mut at = page.0;
         while at > 0 && self.uses.get(at) == Use::Inner {
@@ -87,16 +87,16 @@ impl SpaceMap {
         (self.uses.get(at) == Use::Head).then_some(PageId(at))
     }
 
-    /// Whether a page was claimed and not published yet.
+    /// Whether a page has been claimed and not yet published.
     pub(crate) fn is_claimed(&self, page: PageId) -> bool {
         self.uses.get(page.0) == Use::Claimed
     }
 
-    /// Claims room for `pages` pages; [`publish`](Self::publish) makes it an extent. `grow` is asked to make the file long enough if it must grow, with the
-    /// number of pages that it must hold.
+    /// Claims room for `pages` pages; [`publish`](Self::publish) makes it an extent. If the file must grow, `grow` is
+    /// called with the number of pages that it must hold.
     ///
     /// # Errors
-    /// What `grow` returns; nothing is allocated then.
+    /// The error of `grow`; nothing is then allocated.
     pub(crate) fn allocate<E>(
         &self,
         pages: u32,
@@ -117,7 +117,8 @@ impl SpaceMap {
         Ok(Extent { head: PageId(head), pages })
     }
 
-    /// Claims room for `pages` pages before page `limit`, as near to the beginning of the file as there is any. The file does not grow.
+    /// Claims room for `pages` pages before page `limit`, as near to the beginning of the file as possible. The file
+    /// does not grow.
     pub(crate) fn claim_before(&self, limit: u64, pages: u32) -> Option<Extent> {
         let mut cursor = self.lock();
         let (length, limit) = (u64::from(pages), limit.min(cursor.end));
@@ -129,18 +130,18 @@ impl SpaceMap {
         Some(Extent { head: PageId(head), pages })
     }
 
-    /// Claims up to `most` consecutive pages, which the caller publishes one by one, or gives back by
-    /// [`unclaim`](Self::unclaim). The file grows only if there are no sixteen free ones in a row; and where it
-    /// cannot grow, a single free page will do.
+    /// Claims up to `most` consecutive pages, which the caller publishes one by one, or gives back with
+    /// [`unclaim`](Self::unclaim). The file grows only if there are no sixteen free pages in a row; if it cannot grow,
+    /// a single free page will do.
     ///
     /// # Errors
-    /// What `grow` returns, if nothing is free either; nothing is claimed then.
+    /// The error of `grow`, if no page is free either; nothing is then claimed.
     pub(crate) fn claim_run<E>(
         &self,
         most: u32,
         grow: impl Fn(u64) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
-        /// Shorter rows of free pages are left to callers that need no more.
+        /// Shorter runs of free pages are left to callers that need no more.
         const LEAST: u64 = 16;
         let mut cursor = self.lock();
         let lengths = [most as u64, most as u64 / 4, LEAST].map(|length| length.clamp(1, most.max(1) as u64));
@@ -170,7 +171,7 @@ impl SpaceMap {
         Ok(head..head + length)
     }
 
-    /// Gives pages back that were claimed and not published.
+    /// Gives back pages that were claimed and not published.
     pub(crate) fn unclaim(&self, pages: Range<u64>) {
         if pages.is_empty() {
             return;
@@ -183,8 +184,7 @@ impl SpaceMap {
         cursor.first_free = cursor.first_free.min(pages.start);
     }
 
-    /// Takes `length` pages from the end of the file, which grows by no more than it must: a free tail is part of
-    /// them.
+    /// Takes `length` pages at the end of the file, which grows by no more than necessary: a free tail is part of them.
     fn extend<E>(
         &self,
         cursor: &mut Cursor,
@@ -199,14 +199,14 @@ impl SpaceMap {
         Ok(head)
     }
 
-    /// Makes what was claimed an extent. The caller holds the head's latch, and none of the pages is in
-    /// memory but the head's.
+    /// Turns claimed pages into an extent. The caller holds the head's latch, and none of the pages except the head is
+    /// in memory.
     pub(crate) fn publish(&self, extent: Extent) {
         self.uses.publish(extent.head.0, extent.pages as u64);
     }
 
-    /// Gives an allocated extent back, whose head's latch the caller holds. Returns false, and does nothing,
-    /// if no such extent is allocated.
+    /// Frees an allocated extent whose head's latch the caller holds. Returns false, and does nothing, if no such
+    /// extent is allocated.
     pub(crate) fn free(&self, extent: Extent) -> bool {
         let mut cursor = self.lock();
         if !self.is_extent(extent) {
@@ -220,8 +220,9 @@ impl SpaceMap {
         true
     }
 
-    /// Makes an allocated extent a claimed one, whose head's latch the caller holds: it is free for nothing until it is given
-    /// back by [`unclaim`](Self::unclaim). Returns false, and does nothing, if no such extent is allocated.
+    /// Turns an allocated extent, whose head's latch the caller holds, into a claimed one: its pages cannot be reused
+    /// until [`unclaim`](Self::unclaim) gives them back. Returns false, and does nothing, if no such extent is
+    /// allocated.
     pub(crate) fn retire(&self, extent: Extent) -> bool {
         let mut cursor = self.lock();
         let is_there = self.is_extent(extent);
@@ -232,8 +233,8 @@ impl SpaceMap {
         is_there
     }
 
-    /// A log says that an extent is allocated, whatever the map says of its pages. Returns false, and does nothing, if it lies
-    /// beyond the address space. No other thread uses the map yet.
+    /// Notes that a log says that an extent is allocated, whatever the map says of its pages. Returns false, and does
+    /// nothing, if the extent lies beyond the address space. No other thread uses the map yet.
     pub(crate) fn note_allocated(&self, extent: Extent) -> bool {
         let (head, end) = (extent.head.0, extent.end().0);
         if end > self.capacity_pages {
@@ -244,7 +245,7 @@ impl SpaceMap {
             cursor.free += end - cursor.end;
             cursor.end = end;
         }
-        // What it overwrites may leave pages free.
+        // Overwriting other extents may leave some of their pages free.
         cursor.first_free = 0;
         cursor.free = cursor.free.wrapping_add_signed(-self.uses.overwrite(head, extent.pages.into()));
         cursor.longest_run_limit = u64::MAX;
@@ -252,22 +253,22 @@ impl SpaceMap {
         true
     }
 
-    /// How many pages there can be.
+    /// The largest possible number of pages.
     pub(crate) fn capacity_pages(&self) -> u64 {
         self.capacity_pages
     }
 
-    /// The map is on storage as it is now.
+    /// Notes that the map on storage is the present one.
     pub(crate) fn note_written(&self) {
         self.lock().changed = false;
     }
 
-    /// Whether something was allocated or freed since the map was read from storage or written there.
+    /// Whether something has been allocated or freed since the map was read from storage or written to it.
     pub(crate) fn is_changed(&self) -> bool {
         self.lock().changed
     }
 
-    /// The number of pages before the first that was never allocated.
+    /// The number of pages before the first one that was never allocated.
     pub(crate) fn end(&self) -> u64 {
         self.lock().end
     }
@@ -278,12 +279,12 @@ impl SpaceMap {
         cursor.end - cursor.free
     }
 
-    /// Shows every allocated extent, in ascending order. What others allocate meanwhile may be missed.
+    /// Shows every allocated extent, in ascending order. Extents that other threads allocate meanwhile may be missed.
     pub(crate) fn for_each(&self, visit: impl FnMut(Extent)) {
         self.for_each_in(0..self.end(), visit);
     }
 
-    /// The first extent that begins at page `from` or behind it.
+    /// The first extent that begins at page `from` or later.
     pub(crate) fn next_extent(&self, from: u64) -> Option<Extent> {
         let end = self.end();
         let head = self.uses.find_head(from, end);
@@ -291,7 +292,7 @@ impl SpaceMap {
         (head < end).then(|| Extent { head: PageId(head), pages: (stop - head) as u32 })
     }
 
-    /// Shows those that begin and end in a range of pages.
+    /// Shows the extents that begin and end in a range of pages.
     pub(crate) fn for_each_in(&self, pages: Range<u64>, mut visit: impl FnMut(Extent)) {
         let end = pages.end;
         let mut at = self.uses.find_head(pages.start, end);
@@ -302,23 +303,24 @@ impl SpaceMap {
         }
     }
 
-    /// Whether a page belongs to nothing, and no thread is about to make it part of something.
+    /// Whether a page belongs to no extent, and no thread is about to make it part of one.
     pub(crate) fn is_free(&self, page: PageId) -> bool {
         self.uses.get(page.0) == Use::Free
     }
 
-    /// Forgets the free pages behind the last allocated one, so that the file can be cut there. Which they were.
+    /// Forgets the free pages after the last allocated one, so that the file can be cut there. Returns these pages.
     pub(crate) fn trim(&self) -> Range<u64> {
         let mut cursor = self.lock();
         let tail = self.free_tail(&cursor);
         cursor.end -= tail;
         cursor.free -= tail;
-        // What is allocated next fills the file from its beginning.
+        // The next allocations fill the file from its beginning.
         (cursor.next_page, cursor.next_run) = (0, 0);
         cursor.end..cursor.end + tail
     }
 
-    /// Does something while nothing is allocated or freed, given the number of pages before the first that was never allocated.
+    /// Calls `work` with the number of pages before the first one that was never allocated. Meanwhile nothing is
+    /// allocated or freed.
     pub(crate) fn with_end(&self, work: impl FnOnce(u64)) {
         work(self.lock().end);
     }
@@ -346,7 +348,7 @@ impl SpaceMap {
             return None;
         }
         let start = cursor.next_run.min(cursor.end);
-        // The second search overlaps the first by a run's length, so that none across the seam is missed.
+        // The second search overlaps the first by a run's length, so that no run across the seam is missed.
         let found = self
             .find_run_in(start, cursor.end, length)
             .or_else(|| self.find_run_in(0, (start + length).min(cursor.end), length));

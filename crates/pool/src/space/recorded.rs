@@ -1,7 +1,7 @@
-//! The space map as the log has it: what checkpoints write.
+//! The space map according to the log: the one that checkpoints write.
 //!
-//! What is allocated at a moment and what the records before a place of the log say differ: of allocations whose record comes
-//! later, or never, and of extents that are freed already. A recovery begins with the map as of its place in the log.
+//! The extents allocated at a moment differ from those in the records before a place of the log: some are recorded
+//! later, or never, and some are freed already. Recovery begins with the map as of its place in the log.
 
 use super::{SpaceMap, table::UseTable};
 use vellum_base::{Extent, Lsn};
@@ -15,10 +15,10 @@ pub(crate) struct SpaceEvent {
     pub(crate) allocated: bool,
 }
 
-/// The extents of the application that are allocated by the records before a place of the log, and the superblocks.
+/// The application's extents that are allocated by the records before a place of the log, and the superblocks.
 pub(crate) struct RecordedMap {
     uses: UseTable,
-    /// No page from here on was ever allocated in it.
+    /// No page from here on was ever allocated in this map.
     end: u64,
     /// All records before this place count.
     upto: Lsn,
@@ -30,8 +30,8 @@ impl RecordedMap {
         Ok(Self { uses, end: 0, upto: Lsn(0) })
     }
 
-    /// Takes over what is allocated at this moment, by the records before `upto`; the map on storage, `own`, excepted. No
-    /// thread allocates or frees meanwhile.
+    /// Takes over what is allocated at this moment, according to the records before `upto`, except the map on storage,
+    /// `own`. No thread allocates or frees meanwhile.
     pub(crate) fn copy(&mut self, map: &SpaceMap, own: Option<Extent>, upto: Lsn) {
         let end = map.end();
         for index in 0..self.end.max(end).div_ceil(64) as usize {
@@ -44,7 +44,7 @@ impl RecordedMap {
         (self.end, self.upto) = (end, upto);
     }
 
-    /// Applies what the records before `upto` say, in their order; returns before which place all records count now.
+    /// Applies the events of the records before `upto`, in order; returns the place before which all records count now.
     pub(crate) fn apply(&mut self, events: &[SpaceEvent], upto: Lsn) -> Lsn {
         for SpaceEvent { extent, allocated, .. } in events {
             let (head, pages) = (extent.head.0, extent.pages.into());
@@ -59,8 +59,8 @@ impl RecordedMap {
         self.upto
     }
 
-    /// Writes an image of the first `pages` pages, in which the map on storage, `own`, is allocated. An extent that is still
-    /// allocated in its place has been freed, durably: the log says so.
+    /// Writes an image of the first `pages` pages, in which the map on storage, `own`, is allocated. An extent that is
+    /// still allocated in its place has been freed durably: the log says so.
     pub(crate) fn write_image(&mut self, own: Extent, pages: u64, target: &mut [u8]) {
         self.uses.overwrite(own.head.0, own.pages.into());
         self.uses.write_image(pages, target);

@@ -1,7 +1,7 @@
-//! What each page is used for: two bits a page in reserved memory, which any thread may read at any time.
+//! The use of each page: two bits per page in reserved memory, which any thread may read at any time.
 //!
-//! One 64-bit word covers 32 pages: in its lower half a bit a page that says *allocated*, in its upper half
-//! one that says *head*. So one load tells what a page is, even while another thread changes it:
+//! One 64-bit word covers 32 pages: its lower half has a bit for each page that says *allocated*, its upper half one
+//! that says *head*. So one load tells the use of a page, even while another thread changes it:
 //!
 //! | allocated | head | the page |
 //! |---|---|---|
@@ -10,17 +10,17 @@
 //! | 1 | 1 | is the head of an extent |
 //! | 1 | 0 | continues the extent of the page before it |
 //!
-//! An extent appears from its end and goes from its beginning, a word at a time, so that at no moment a part
-//! of it looks like an extent, and at no moment its neighbour looks longer than it is.
+//! An extent appears from its end and disappears from its beginning, a word at a time. So at no moment does a part of
+//! it look like an extent, or its neighbour look longer than it is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_base::Extent;
 use vellum_vm::{Mapping, VmError};
 
-/// How many pages a word covers.
+/// The number of pages that a word covers.
 const PAGES_PER_WORD: u64 = 32;
 
-/// What a page is used for.
+/// The use of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
     Free,
@@ -51,12 +51,12 @@ impl UseTable {
 
     /// The word of pages `32 * index` to `32 * index + 31`, or zero beyond the end.
     fn load(&self, index: usize) -> u64 {
-        // Acquire: a thread that sees an extent sees what was done before it appeared. What must be certain is
-        // asked under the latch of the extent's head, which orders (see `space`).
+        // Acquire: a thread that sees an extent sees what was done before the extent appeared. Certain answers require
+        // the latch of the extent's head, which orders (see `space`).
         if index < self.words { self.word(index).load(Ordering::Acquire) } else { 0 }
     }
 
-    /// What a page is used for.
+    /// The use of a page.
     pub(super) fn get(&self, page: u64) -> Use {
         let word = self.load((page / PAGES_PER_WORD) as usize);
         let bit = page % PAGES_PER_WORD;
@@ -68,7 +68,7 @@ impl UseTable {
         }
     }
 
-    /// Free pages become claimed.
+    /// Turns free pages into claimed ones.
     pub(super) fn claim(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages) {
             let before = self.word(index).fetch_or(upper(mask), Ordering::AcqRel);
@@ -76,7 +76,7 @@ impl UseTable {
         }
     }
 
-    /// Claimed pages become an extent, all at once for a thread that looks at its head.
+    /// Turns claimed pages into an extent, all at once for a thread that looks at its head.
     pub(super) fn publish(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages).rev() {
             let heads = if index as u64 == head / PAGES_PER_WORD { 1 << (head % PAGES_PER_WORD) } else { 0 };
@@ -85,7 +85,7 @@ impl UseTable {
         }
     }
 
-    /// The pages of an extent become claimed.
+    /// Turns the pages of an extent into claimed ones.
     pub(super) fn retire(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages) {
             let claimed = |word: u64| Some(word & !u64::from(mask) | upper(mask));
@@ -93,15 +93,16 @@ impl UseTable {
         }
     }
 
-    /// The pages of an extent become free.
+    /// Turns the pages of an extent into free ones.
     pub(super) fn clear(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages) {
             self.word(index).fetch_and(!both(mask), Ordering::AcqRel);
         }
     }
 
-    /// The pages become an extent, whatever they were: extents that share pages with it become free. Returns how many of
-    /// the pages were not allocated before, less those that became free. No other thread changes the table meanwhile.
+    /// Turns the pages into an extent, whatever they were: extents that share pages with it become free. Returns how
+    /// many of the pages were not allocated before, minus the pages that became free. No other thread changes the table
+    /// meanwhile.
     pub(super) fn overwrite(&self, head: u64, pages: u64) -> i64 {
         let end = head + pages;
         let mut at = head;
@@ -163,7 +164,7 @@ impl UseTable {
             && self.get(end) != Use::Inner
     }
 
-    /// Writes an image of the first `pages` pages: see `space::image`. What is merely claimed is written as free.
+    /// Writes an image of the first `pages` pages: see `space::image`. Pages that are only claimed are written as free.
     pub(super) fn write_image(&self, pages: u64, target: &mut [u8]) {
         for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
             let (allocated, heads) = pair.split_at_mut(8);
@@ -179,7 +180,7 @@ impl UseTable {
         (u64::from(low as u32) | high << 32, low >> 32 | (high >> 32) << 32)
     }
 
-    /// Sets them, in a table that no other thread uses yet.
+    /// Sets these bits, in a table that no other thread uses yet.
     pub(super) fn store_pair(&self, index: usize, allocated: u64, heads: u64) {
         let words = [
             u64::from(allocated as u32) | heads << 32,
@@ -192,7 +193,7 @@ impl UseTable {
         }
     }
 
-    /// The words that a range touches, and which of their pages.
+    /// The words that a range touches, each with a mask of its pages.
     fn runs(head: u64, pages: u64) -> impl DoubleEndedIterator<Item = (usize, u32)> {
         let (first, end) = (head / PAGES_PER_WORD, (head + pages).div_ceil(PAGES_PER_WORD));
         (first..end).map(move |index| {

@@ -15,7 +15,7 @@ fn never(_: u64) -> Result<(), ()> {
     Err(())
 }
 
-/// Allocates as the pool does: claims, and publishes what was claimed.
+/// Allocates like the pool: claims, and publishes the claimed pages.
 fn allocate<E>(map: &SpaceMap, pages: u32, grow: impl FnOnce(u64) -> Result<(), E>) -> Result<Extent, E> {
     let extent = map.allocate(pages, grow)?;
     assert!(!map.is_extent(extent), "what is claimed is not allocated yet");

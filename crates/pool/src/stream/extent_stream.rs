@@ -1,7 +1,7 @@
-//! Extents that are written and read past the pool: in parts, larger than memory if need be.
+//! Extents that are written and read past the pool: in parts, and larger than memory if necessary.
 //!
-//! While one is written it is merely claimed, so nothing refers to it or brings it into memory, and no latch is held.
-//! While a part of one is read from storage, its head is latched exclusively without being resident.
+//! While an extent is being written it is only claimed, so nothing refers to it or brings it into memory, and no latch
+//! is held. While a part of an extent is read from storage, its head is latched exclusively without being resident.
 
 use crate::{
     allocator::{Allocator, Memory},
@@ -12,7 +12,7 @@ use crate::{
 use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
-/// How much is gathered before it is written, in bytes; the writer's memory comes on top of the pool's.
+/// How much is gathered before it is written, in bytes; this memory is not counted in the pool's.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An extent that is written from its beginning to its end without going through the pool's memory.
@@ -24,13 +24,13 @@ pub struct ExtentStream<'p> {
     extent: Extent,
     /// The first page, which is written last, when its checksum is known.
     first: AlignedBuffer,
-    /// What was appended and not yet written, of the pages behind the first.
+    /// Bytes of the pages after the first one that were appended and not yet written.
     buffer: AlignedBuffer,
-    /// How many bytes of the extent have been appended, header included.
+    /// How many bytes of the extent have been appended, including the header.
     position: usize,
     checksum: ChecksumStream,
     kept: bool,
-    /// A write failed, so something is missing in the middle.
+    /// Whether a write failed, so that something is missing in the middle.
     failed: bool,
 }
 
@@ -56,7 +56,7 @@ impl<'p> ExtentStream<'p> {
         })
     }
 
-    /// Which extent it is.
+    /// The extent that is being written.
     pub fn extent(&self) -> Extent {
         self.extent
     }
@@ -139,7 +139,7 @@ impl ExtentWriter for ExtentStream<'_> {
     }
 
     fn finish(mut self) -> Result<PageId, PoolError> {
-        // Refuses if something failed before.
+        // Refuses if an earlier write failed.
         self.append(&[])?;
         self.write_all()?;
         self.kept = true;
@@ -178,7 +178,7 @@ pub(crate) fn read_part(
             return Err(PoolError::not_allocated(extent).into());
         }
         let offset = extent.head.offset() + start as u64;
-        // SAFETY: the buffer is this caller's own; the latch keeps others from writing the extent.
+        // SAFETY: the buffer is this caller's own; the latch keeps other threads from writing the extent.
         let read = unsafe { storage.file.read(offset, buffer.as_mut_ptr(), buffer.len()) };
         read.map_err(|source| PoolError::Read { extent, source })?;
         table.counters.pages_read.add((buffer.len() / PAGE_SIZE) as u64);

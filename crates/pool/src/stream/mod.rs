@@ -1,4 +1,4 @@
-//! What is written and read past the pool: extents larger than memory, and pages that are written in their order.
+//! Writing and reading past the pool: extents larger than memory, and pages that are written in order.
 
 pub(crate) mod extent_stream;
 pub(crate) mod page_stream;

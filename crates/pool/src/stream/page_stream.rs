@@ -1,15 +1,15 @@
-//! Single pages that are written one after the other, as many as there will be: what a bulk load makes.
+//! Single pages that are written one after the other, in any number: the output of a bulk load.
 //!
-//! A [`PageStream`] claims runs of consecutive pages and fills them in their order. As long as memory is ample, a page
-//! goes into the pool like any other that was changed. When it is not, pages are gathered in a few buffers beside the
-//! mapping, stamped with their checksums, and written a buffer at a time while the next is being filled. So they
-//! push nothing out of the pool, cost no page fault, and reach the device in large requests.
+//! A [`PageStream`] claims runs of consecutive pages and fills them in order. As long as memory is ample, a page goes
+//! into the pool like any other changed page. When it is not, pages are gathered in a few buffers beside the mapping,
+//! stamped with their checksums, and written a buffer at a time while the next one is being filled. So they push
+//! nothing out of the pool, cost no page fault, and reach the device in large requests.
 //!
 //! # Invariants
-//! - Nothing refers to the pages before [`settle`](PageWriter::settle). Those that are written past the pool stay
+//! - Nothing refers to the pages before [`settle`](PageWriter::settle). Pages that are written past the pool stay
 //!   *claimed* until then: no thread allocates them or brings them into memory, and no latch is held meanwhile.
 //! - Between two calls no latch is held, whatever the caller does in between.
-//! - What is not kept is freed without reading anything, whatever has failed.
+//! - Pages that are not kept are freed without reading anything, whatever has failed.
 //! - The buffers are counted in the budget.
 
 use crate::{
@@ -20,7 +20,7 @@ use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Completion, Queue, Request, Wait, prefetch_to_write};
 
-/// The pages of the first run; each is twice as long as the one before.
+/// The pages of the first run; each run is twice as long as the one before.
 const RUN_PAGES_FIRST: u32 = 16;
 /// The most pages of a run.
 const RUN_PAGES_MAX: u32 = 256;
@@ -32,7 +32,8 @@ const BUFFERS: usize = 4;
 /// Writes single pages one after the other, consecutive on storage as far as there is room. Made by
 /// [`Streams::pages`](crate::Streams::pages).
 ///
-/// The pages are freed when the stream is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
+/// The pages are freed when the stream is dropped, unless [`keep`](PageWriter::keep) says that something refers to
+/// them.
 #[must_use = "the pages are freed again at once"]
 pub struct PageStream<'p> {
     allocator: &'p Allocator,
@@ -42,12 +43,12 @@ pub struct PageStream<'p> {
     run_pages: u32,
     /// The claimed pages whose memory was fetched ahead and is counted in the budget.
     prefaulted: Range<u64>,
-    /// Pages that were written past the pool, or will be: claimed.
+    /// Pages that were or will be written past the pool: claimed.
     past: Ranges,
-    /// Where the pages and extents lie that are allocated, and nothing else is.
+    /// The ranges in which the allocated pages and extents lie, and nothing else.
     allocated: Ranges,
     buffers: Option<Buffers<'p>>,
-    /// A page could not be written, or is being written.
+    /// Whether a page could not be written, or is being written.
     failed: bool,
 }
 
@@ -68,7 +69,7 @@ impl<'p> PageStream<'p> {
         })
     }
 
-    /// The next page that is claimed.
+    /// The next claimed page.
     fn next(&mut self) -> Result<PageId, PoolError> {
         if self.failed {
             let extent = Extent::page(PageId(self.ahead.start));
@@ -88,7 +89,7 @@ impl<'p> PageStream<'p> {
         Ok(PageId(self.ahead.start))
     }
 
-    /// Writes a page into the pool, whose memory has been reserved.
+    /// Writes a page into the pool. Its memory has been reserved.
     fn append_in_memory<E: From<PoolError>>(
         &mut self,
         page: PageId,
@@ -107,7 +108,7 @@ impl<'p> PageStream<'p> {
         Ok(())
     }
 
-    /// Writes a page into the buffer, and the buffer to storage if nothing more goes into it.
+    /// Writes a page into the buffer, and the buffer to storage if no more pages go into it.
     fn append_past<E: From<PoolError>>(
         &mut self,
         page: PageId,
@@ -140,7 +141,7 @@ impl<'p> PageStream<'p> {
         let mut in_memory = Vec::new();
         for pages in &self.allocated.0 {
             storage.space.for_each_in(pages.clone(), |extent| {
-                // One at least: what was evicted or written past the pool is synced along with it.
+                // At least one: pages that were evicted or written past the pool are synced along with it.
                 if in_memory.is_empty() || !table.state(extent.head).load().is_evicted() {
                     in_memory.push(extent);
                 }
@@ -165,7 +166,7 @@ impl PageWriter for PageStream<'_> {
         let page = self.next()?;
         let gathering = self.buffers.as_ref().is_some_and(|buffers| buffers.filled > 0);
         let budget = &self.allocator.pages().budget;
-        // Room is left for the buffers, so that they push nothing out when it comes to that.
+        // Room is left for the buffers, so that they push nothing out when they are needed.
         let buffers = if self.buffers.is_none() { Buffers::pages_of_all(budget) } else { 0 };
         if !gathering && budget.shortage(1 + buffers) == 0 && budget.try_reserve(1) {
             self.append_in_memory(page, fill)?;
@@ -178,7 +179,7 @@ impl PageWriter for PageStream<'_> {
 
     #[inline]
     fn prefetch_next(&self, at: usize, bytes: usize) {
-        // What is written past the pool goes into buffers, which are in the cache anyway.
+        // Pages that are written past the pool go into buffers, which are in the cache anyway.
         if self.buffers.is_none() && !self.ahead.is_empty() {
             let page = PageId(self.ahead.start);
             if at == 0 {
@@ -221,7 +222,7 @@ impl PageWriter for PageStream<'_> {
 
 impl Drop for PageStream<'_> {
     fn drop(&mut self) {
-        // Waits for what is being written, so that no other owner's pages are overwritten.
+        // Waits for writes under way, so that no other owner's pages are overwritten.
         self.buffers = None;
         self.allocator.pages().release_prefaulted(std::mem::take(&mut self.prefaulted));
         let space = &self.allocator.storage().space;
@@ -235,13 +236,13 @@ impl Drop for PageStream<'_> {
     }
 }
 
-/// Pages, as ranges of their numbers. What is added in the order of places takes little memory.
+/// Pages, as ranges of their numbers. Ranges that are added in the order of places take little memory.
 #[derive(Default)]
 struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
     fn add(&mut self, extent: Extent) {
-        /// Pages and large values grow at a few places in turns.
+        /// Pages and large values grow at a few places in turn.
         const PLACES: usize = 4;
         let (start, end) = (extent.head.0, extent.end().0);
         match self.0.iter_mut().rev().take(PLACES).find(|range| range.end == start) {
@@ -251,19 +252,19 @@ impl Ranges {
     }
 }
 
-/// What is written past the pool, a buffer at a time.
+/// The buffers for pages that are written past the pool.
 struct Buffers<'p> {
     allocator: &'p Allocator,
-    // Dropped before the memory: it waits until the kernel has given it back.
+    // Dropped before the memory: the queue waits until the kernel has given the buffers back.
     queue: Box<dyn Queue>,
-    /// The buffers, and what each that is being written holds.
+    /// The buffers, and for each buffer that is being written, its extent.
     memory: Vec<(AlignedBuffer, Extent)>,
-    /// Buffers that are not being written; the last one is the one that is filled.
+    /// Buffers that are not being written; the last one is being filled.
     free: Vec<usize>,
-    /// Where the buffer that is being filled will be written to, and how many of its pages are filled.
+    /// Where the buffer that is being filled will be written, and how many of its pages are filled.
     first: PageId,
     filled: usize,
-    /// Pages of each buffer.
+    /// The number of pages of each buffer.
     pages: usize,
     done: Vec<Completion>,
 }
@@ -280,7 +281,7 @@ impl<'p> Buffers<'p> {
         Ok(Self { allocator, queue, memory, free, first: PageId(0), filled: 0, pages, done: Vec::new() })
     }
 
-    /// How many pages all buffers have together: an eighth of a small pool.
+    /// The number of pages of all buffers together: an eighth of a small pool.
     fn pages_of_all(budget: &Budget) -> usize {
         (budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
     }
@@ -309,7 +310,7 @@ impl<'p> Buffers<'p> {
         buffer.chunks_exact_mut(PAGE_SIZE).nth(self.filled)
     }
 
-    /// Lets the device begin to write what is in the open buffer.
+    /// Lets the device begin to write the open buffer.
     fn submit(&mut self) {
         if self.filled == 0 {
             return;
@@ -328,7 +329,7 @@ impl<'p> Buffers<'p> {
         }
     }
 
-    /// Takes back the buffers that have been written.
+    /// Takes back buffers that have been written.
     fn reap(&mut self, wait: Wait) -> Result<(), PoolError> {
         let mut result = Ok(());
         self.queue.reap(wait, &mut self.done);
@@ -347,7 +348,7 @@ impl<'p> Buffers<'p> {
         result
     }
 
-    /// Writes what is left, and waits for all of it.
+    /// Writes the remaining pages, and waits for all writes.
     fn finish(&mut self) -> Result<(), PoolError> {
         self.submit();
         while self.queue.under_way() > 0 {

@@ -14,8 +14,8 @@ use vellum_base::primitive::{Mutex, MutexGuard};
 
 /// A directory of [`SimulatedFile`]s that crashes as one, and counts operations across them.
 ///
-/// Names that were removed or given, but not synced, come back after a crash in part: the first of them,
-/// up to any point. Creating a file is durable at once, as it is for [`DiskFile`](crate::DiskFile).
+/// Removals and new names that were not synced survive a crash in part: the first of them, up to any point. Creating a
+/// file is durable at once, as it is for [`DiskFile`](crate::DiskFile).
 ///
 /// # Examples
 /// ```
@@ -41,8 +41,8 @@ impl SimulatedDisk {
         Self { disk: Arc::new(Mutex::new(Disk::new(seed, Faults::default()))) }
     }
 
-    /// The file of this name, created if need be, whether or not it is open: for the test that
-    /// wants to set its faults or look at it.
+    /// The file of this name, created if necessary, whether or not it is open: for tests that set its faults or examine
+    /// it.
     pub fn file(&self, name: &str) -> SimulatedFile {
         let mut state = self.state();
         let found = state.names.current.get(name).copied();
@@ -50,26 +50,26 @@ impl SimulatedDisk {
         SimulatedFile::of(self.disk.clone(), index, None)
     }
 
-    /// The seed that everything random here comes from.
+    /// The seed from which everything random here comes.
     pub fn seed(&self) -> u64 {
         self.state().seed
     }
 
-    /// Replaces the faults of all files, those to be created included.
+    /// Replaces the faults of all files, including files to be created.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.state();
         state.files.iter_mut().for_each(|file| file.faults = faults.clone());
         state.faults = faults;
     }
 
-    /// Lets files grow by no more than so many bytes in all from now on, whichever they are: then the disk is full. Until it is
-    /// healed; what a crash or kill leaves is a disk that has room.
+    /// Lets files grow by no more than this many bytes in total from now on: then the disk is full, until it is healed.
+    /// A crash or kill leaves a disk that has room.
     pub fn leave_free(&self, bytes: u64) {
         let mut state = self.state();
         state.capacity_bytes = Some(state.used_bytes() + bytes);
     }
 
-    /// Ends all faults and scheduled failures, except for what a crash does.
+    /// Ends all faults and scheduled failures, except for the crash model.
     pub fn heal(&self) {
         let mut state = self.state();
         for file in &mut state.files {
@@ -86,8 +86,8 @@ impl SimulatedDisk {
         self.state().schedule.fail(None, n, false);
     }
 
-    /// Makes the `n`-th operation from now, on any file or name, and all that follow it fail with EIO, as
-    /// if the power had gone.
+    /// Makes the `n`-th operation from now, on any file or name, and all that follow it fail with EIO, as if the power
+    /// had failed.
     pub fn fail_from(&self, n: u64) {
         self.state().schedule.fail(None, n, true);
     }
@@ -102,18 +102,18 @@ impl SimulatedDisk {
         self.state().schedule.fail(Some(operation), n, true);
     }
 
-    /// How much was done with all files and names.
+    /// Counts of the operations on all files and names.
     pub fn counts(&self) -> OperationCounts {
         self.state().schedule.counts
     }
 
-    /// The last operations and faults, one a line, below the seed.
+    /// The seed, and below it the last operations and faults, one per line.
     pub fn history(&self) -> String {
         history(&self.state(), None)
     }
 
-    /// The disk that a crash at this moment leaves: all files caught at once, each by the crash model among
-    /// its faults. Each call draws anew. This disk goes on as if nothing had happened.
+    /// The disk that a crash at this moment leaves: all files are caught at once, each by the crash model among its
+    /// faults. Each call draws anew. This disk continues as if nothing had happened.
     #[must_use]
     pub fn crash(&self) -> Self {
         Self { disk: Arc::new(Mutex::new(self.state().crash(None))) }
@@ -125,8 +125,8 @@ impl SimulatedDisk {
         Self { disk: Arc::new(Mutex::new(self.state().crash(Some(model)))) }
     }
 
-    /// The disk as the process leaves it that is killed at this moment: all that was written is there, and what was not synced
-    /// may still be lost in a crash that comes later. This disk goes on as if nothing had happened.
+    /// The disk as a process leaves it that is killed at this moment: all written data is there, and unsynced data may
+    /// still be lost in a later crash. This disk continues as if nothing had happened.
     #[must_use]
     pub fn kill(&self) -> Self {
         Self { disk: Arc::new(Mutex::new(self.state().kill())) }
@@ -204,8 +204,8 @@ impl fmt::Debug for SimulatedDisk {
     }
 }
 
-/// Adds an empty file with a durable name; earlier changes of names become durable with it, as they do when
-/// a directory is synced.
+/// Adds an empty file with a durable name; earlier changes of names become durable with it, as when a directory is
+/// synced.
 fn create(disk: &mut Disk, name: &str) -> usize {
     let index = disk.add(name, Image::default());
     disk.names.apply(NameChange::Set(name.to_owned(), index));

@@ -1,9 +1,9 @@
-//! What can go wrong in a simulated file, and when.
+//! The faults of a simulated file, and when they occur.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Which faults a simulated file has. Probabilities are from 0 (never, the default) to 1 (always).
+/// The faults of a simulated file. Probabilities are from 0 (never, the default) to 1 (always).
 ///
 /// # Examples
 /// ```
@@ -13,18 +13,18 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Faults {
-    /// A read or write moves only part of what it should. It is continued, so no caller sees it.
+    /// A read or write moves only part of the bytes. It is continued, so no caller sees it.
     pub short: f64,
     /// A read or write is interrupted. It is repeated, so no caller sees it.
     pub interrupted: f64,
-    /// A read fails with EIO and leaves anything in memory.
+    /// A read fails with EIO and leaves arbitrary bytes in memory.
     pub read_error: f64,
     /// A write fails with EIO, having written any of its sectors.
     pub write_error: f64,
-    /// A write beyond so many bytes fails with ENOSPC and changes nothing: growing reserved no storage, or a quota is
+    /// A write beyond this many bytes fails with ENOSPC and changes nothing: growing reserved no storage, or a quota is
     /// used up.
     pub reserved_bytes: Option<u64>,
-    /// A sync fails with EIO. Any of what was to become durable will not become so by a later sync either.
+    /// A sync fails with EIO. Any of the changes that it was to make durable may never become so, even by a later sync.
     pub sync_error: f64,
     /// Growing or cutting fails with EIO and changes nothing.
     pub grow_error: f64,
@@ -38,25 +38,25 @@ pub struct Faults {
     pub bit_flip_on_write: f64,
     /// The file cannot become larger than this: ENOSPC.
     pub capacity_bytes: Option<u64>,
-    /// Reads and writes take up to so long, outside any lock, so that threads meet in more ways.
+    /// Reads and writes take up to this long, outside any lock, so that threads interleave in more ways.
     pub delay_max: Duration,
-    /// What a crash leaves of what was not synced.
+    /// What a crash leaves of unsynced changes.
     pub crash: CrashModel,
 }
 
 /// What a crash leaves of the changes since the last sync.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CrashModel {
-    /// Another one of these, drawn at each crash.
+    /// One of the others, drawn at each crash.
     #[default]
     Any,
     /// Everything survives.
     KeepAll,
     /// Nothing survives.
     LoseAll,
-    /// The first of them survive, up to any point.
+    /// The first changes survive, up to any point.
     Prefix,
-    /// Each survives or not.
+    /// Each change survives or not.
     Reorder,
     /// Each sector of 512 bytes of each write survives or not.
     Tear,
@@ -65,12 +65,12 @@ pub enum CrashModel {
 }
 
 impl CrashModel {
-    /// All that [`Any`](Self::Any) chooses from.
+    /// All models from which [`Any`](Self::Any) chooses.
     pub const ALL: [Self; 6] =
         [Self::KeepAll, Self::LoseAll, Self::Prefix, Self::Reorder, Self::Tear, Self::Mix];
 }
 
-/// What is done with a file, as failures, counters and the history tell apart.
+/// An operation on a file, as failures, counters and the history distinguish it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileOperation {
     /// A read, alone or one of a batch.
@@ -91,7 +91,7 @@ impl FileOperation {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Sync, Self::Resize, Self::Name, Self::Map];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Its index in [`ALL`](Self::ALL).
     fn index(self) -> usize {
         match self {
             Self::Read => 0,
@@ -117,31 +117,31 @@ impl fmt::Display for FileOperation {
     }
 }
 
-/// How much was done with a file or disk.
+/// Counts of the operations on a file or disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OperationCounts {
     counts: [u64; FileOperation::ALL.len()],
-    /// How many bytes were to be written to files, lost writes included, failed ones not.
+    /// How many bytes were to be written to files, including lost writes but not failed ones.
     pub bytes_written: u64,
-    /// How many faults happened, of every kind, those that no caller sees included.
+    /// How many faults happened, of every kind, including those that no caller sees.
     pub faults: u64,
-    /// How many operations failed because [`fail_nth`](crate::SimulatedFile::fail_nth) or one like it said so.
+    /// How many operations failed because of [`fail_nth`](crate::SimulatedFile::fail_nth) or a similar call.
     pub scheduled_failures: u64,
 }
 
 impl OperationCounts {
-    /// How many operations of a kind there were, failed ones included.
+    /// How many operations of a kind there were, including failed ones.
     pub fn of(&self, operation: FileOperation) -> u64 {
         self.counts.get(operation.index()).copied().unwrap_or(0)
     }
 
-    /// How many operations there were, failed ones included.
+    /// How many operations there were, including failed ones.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// Counts operations, and decides which of them are to fail.
+/// Counts operations, and decides which of them fail.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Schedule {
     pub counts: OperationCounts,
@@ -151,7 +151,7 @@ pub(super) struct Schedule {
 /// "The operation with this number, and perhaps all after it, fail."
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    /// Which operations are counted; all of them if none is given.
+    /// Which operations are counted; all of them if `None`.
     operation: Option<FileOperation>,
     /// Counted from the beginning.
     number: u64,
@@ -165,12 +165,12 @@ impl Schedule {
         self.rules.push(Rule { operation, number, forever });
     }
 
-    /// No operation is to fail any more.
+    /// Removes all rules, so that no operation fails any more.
     pub fn clear(&mut self) {
         self.rules.clear();
     }
 
-    /// Counts an operation; says whether it is to fail.
+    /// Counts an operation; returns whether it fails.
     pub fn begin(&mut self, operation: FileOperation) -> bool {
         if let Some(count) = self.counts.counts.get_mut(operation.index()) {
             *count += 1;

@@ -16,14 +16,14 @@ use std::time::Duration;
 use vellum_base::PAGE_SIZE;
 use vellum_base::primitive::{Mutex, MutexGuard, thread};
 
-/// After how many syncs mapped words are looked at.
+/// The number of syncs after which mapped words are examined.
 const LOOK_EVERY: u64 = 8;
 
-/// A file in memory that fails as it is told to, the same way each time for the same seed.
+/// A file in memory that fails as configured, the same way each time for the same seed.
 ///
-/// Clones share the contents, so a test keeps one while the code it tests owns another. As a test double it
-/// is strict: offsets, lengths and addresses that are not multiples of
-/// [`PAGE_SIZE`](vellum_base::PAGE_SIZE), and requests of one batch that overlap, are panics.
+/// Clones share the contents, so a test keeps one while the code under test owns another. As a test double it is
+/// strict: offsets, lengths and addresses that are not multiples of [`PAGE_SIZE`](vellum_base::PAGE_SIZE), and requests
+/// of one batch that overlap, cause panics.
 ///
 /// # Examples
 /// Data that was not synced does not survive every crash:
@@ -45,7 +45,7 @@ const LOOK_EVERY: u64 = 8;
 pub struct SimulatedFile {
     disk: Arc<Mutex<Disk>>,
     index: usize,
-    /// Present if it was opened through a directory: which other openings are allowed.
+    /// Present if the file was opened through a directory: decides which other openings are allowed.
     lock: Option<Arc<OpenLock>>,
 }
 
@@ -66,22 +66,22 @@ impl SimulatedFile {
         Self { disk, index, lock }
     }
 
-    /// The seed that everything random here comes from.
+    /// The seed from which everything random here comes.
     pub fn seed(&self) -> u64 {
         self.state().seed
     }
 
-    /// Which faults it has.
+    /// The faults of the file.
     pub fn faults(&self) -> Faults {
         self.state().files[self.index].faults.clone()
     }
 
-    /// Replaces the faults it has.
+    /// Replaces the faults of the file.
     pub fn set_faults(&self, faults: Faults) {
         self.state().files[self.index].faults = faults;
     }
 
-    /// Ends all faults and scheduled failures, except for what a crash does.
+    /// Ends all faults and scheduled failures, except for the crash model.
     pub fn heal(&self) {
         let file = &mut self.state().files[self.index];
         file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
@@ -108,35 +108,35 @@ impl SimulatedFile {
         self.state().files[self.index].schedule.fail(Some(operation), n, true);
     }
 
-    /// How much was done with it.
+    /// Counts of the operations on the file.
     pub fn counts(&self) -> OperationCounts {
         self.state().files[self.index].schedule.counts
     }
 
-    /// The last operations and faults, one a line, below the seed.
+    /// The seed, and below it the last operations and faults, one per line.
     pub fn history(&self) -> String {
         history(&self.state(), Some(self.index))
     }
 
-    /// How many writes and changes of size are not durable.
+    /// The number of writes and changes of size that are not durable.
     pub fn unsynced_count(&self) -> usize {
         self.state().files[self.index].pending.len()
     }
 
-    /// What a read sees now.
+    /// The contents that a read sees now.
     pub fn snapshot(&self) -> Image {
         let mut state = self.state();
         state.files[self.index].look_at_words();
         state.files[self.index].contents.clone()
     }
 
-    /// What would survive a crash that loses all it can.
+    /// The contents that would survive a crash that loses all it can.
     pub fn durable_snapshot(&self) -> Image {
         self.state().files[self.index].durable.clone()
     }
 
-    /// The file that a crash at this moment leaves, by the crash model among its faults. Each call draws
-    /// anew. This file goes on as if nothing had happened.
+    /// The file that a crash at this moment leaves, by the crash model among its faults. Each call draws anew. This
+    /// file continues as if nothing had happened.
     #[must_use]
     pub fn crash(&self) -> Self {
         self.crash_by(None)
@@ -155,7 +155,7 @@ impl SimulatedFile {
         file.durable.flip_bit(bit);
     }
 
-    /// Replaces what is at `offset`, durably.
+    /// Replaces the bytes at `offset`, durably.
     pub fn overwrite(&self, offset: u64, bytes: &[u8]) {
         let file = &mut self.state().files[self.index];
         file.contents.write(offset, bytes);
@@ -173,7 +173,7 @@ impl SimulatedFile {
         state(&self.disk)
     }
 
-    /// Counts an operation, and fails or waits if it is to.
+    /// Counts an operation, and fails or waits if it should.
     fn begin(&self, operation: FileOperation, offset: u64, bytes: usize) -> io::Result<()> {
         if operation != FileOperation::Read && self.lock.as_ref().is_some_and(|lock| !lock.exclusive) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
@@ -185,7 +185,7 @@ impl SimulatedFile {
         Ok(())
     }
 
-    /// Reads part of what is asked for.
+    /// Reads part of the requested bytes.
     ///
     /// # Safety
     /// As for [`File::read`].
@@ -354,7 +354,7 @@ impl fmt::Debug for SimulatedFile {
     }
 }
 
-/// Keeps others from opening a file. Belongs to all clones of a handle.
+/// Keeps other handles from opening a file. Belongs to all clones of a handle.
 pub(super) struct OpenLock {
     pub disk: Arc<Mutex<Disk>>,
     pub index: usize,
@@ -374,7 +374,7 @@ pub(super) fn state(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
     disk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The last operations and faults of one file or all.
+/// The last operations and faults of one file or of all.
 pub(super) fn history(disk: &Disk, only: Option<usize>) -> String {
     let mut text = format!("seed {}\n", disk.seed);
     let name = |index: usize| disk.files.get(index).map_or("?", |file| file.name.as_str());

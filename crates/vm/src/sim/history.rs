@@ -1,4 +1,4 @@
-//! What was done with a simulated disk, for a person who looks at a failed test.
+//! The operations on a simulated disk, for a person who examines a failed test.
 
 use super::faults::FileOperation;
 use std::collections::VecDeque;
@@ -10,19 +10,19 @@ const ENTRIES_MAX: usize = 10_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     entries: VecDeque<Entry>,
-    /// How many were forgotten.
+    /// How many entries were forgotten.
     forgotten: u64,
 }
 
 /// One operation or fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Which file; none if it is about the directory.
+    /// The file; `None` for the directory.
     pub file: Option<usize>,
     pub operation: FileOperation,
     pub offset: u64,
     pub bytes: u64,
-    /// What came of it.
+    /// The result.
     pub outcome: &'static str,
 }
 
@@ -35,7 +35,7 @@ impl History {
         self.entries.push_back(entry);
     }
 
-    /// Writes it out, oldest first; `name` names files, `only` leaves all others out.
+    /// Writes the history, oldest entry first; `name` names files, `only` leaves out all others.
     pub fn print<'a>(
         &self,
         out: &mut impl fmt::Write,

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use vellum_base::PAGE_SIZE;
 
-/// The contents of a simulated file. Cloning copies no page, so a test may keep one for every crash point.
+/// The contents of a simulated file. Cloning copies no page, so a test may keep an image for every crash point.
 ///
 /// # Examples
 /// ```
@@ -35,20 +35,20 @@ impl Image {
         self.size
     }
 
-    /// All of it. For small files.
+    /// All bytes. For small files.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.size).unwrap_or(usize::MAX)];
         self.read(0, &mut bytes);
         bytes
     }
 
-    /// Copies what is at `offset` to `target`, and gives how much there was of it before the end.
+    /// Copies the bytes at `offset` to `target`, and returns how many there were before the end.
     pub fn read(&self, offset: u64, target: &mut [u8]) -> usize {
         // SAFETY: the slice is borrowed mutably.
         unsafe { self.read_to(offset, target.as_mut_ptr(), target.len()) }
     }
 
-    /// Replaces what is at `offset`, beyond the end if need be.
+    /// Replaces the bytes at `offset`, beyond the end if necessary.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -61,7 +61,7 @@ impl Image {
         self.size = self.size.max(offset + bytes.len() as u64);
     }
 
-    /// Cuts it, or extends it with zeroes.
+    /// Cuts the image, or extends it with zeroes.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             let (page, within) = place(size);
@@ -81,7 +81,7 @@ impl Image {
         }
     }
 
-    /// As [`read`](Self::read), to raw memory.
+    /// Like [`read`](Self::read), to raw memory.
     ///
     /// # Safety
     /// `address` is valid for writes of `bytes` bytes.
@@ -127,7 +127,7 @@ impl fmt::Debug for Image {
     }
 }
 
-/// The page that a byte lies in, and where in it.
+/// The page in which a byte lies, and its place there.
 fn place(offset: u64) -> (u64, usize) {
     (offset / PAGE_SIZE as u64, (offset % PAGE_SIZE as u64) as usize)
 }

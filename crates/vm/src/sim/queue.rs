@@ -1,19 +1,19 @@
-//! The simulated file's queue: what is submitted happens later, in any order, with all the faults of the file.
+//! The simulated file's queue: submitted requests happen later, in any order, with all the faults of the file.
 //!
-//! From submission on, the memory of a read is the device's: it may hold anything, and does. What a reap finds
-//! done is drawn from the seed, so a request that was submitted first may be reaped last, or long after.
+//! From submission on, the memory of a read belongs to the device: it may hold anything, and does. The requests that a
+//! reap finds done are drawn from the seed, so a request that was submitted first may be reaped last, or long after.
 
 use crate::file::File;
 use crate::queue::{Completion, Queue, Wait};
 use crate::request::{Operation, Request};
 use vellum_base::PAGE_SIZE;
 
-/// The file that a queue of requests belongs to.
+/// The file to which a queue of requests belongs.
 pub(super) trait Device: File {
     /// A random number below `end`.
     fn draw(&self, end: u64) -> u64;
 
-    /// What a failing read leaves in memory: anything.
+    /// Leaves in memory what a failing read may leave: anything.
     ///
     /// # Safety
     /// As for [`File::read`].
@@ -33,11 +33,11 @@ impl<D: Device> SimulatedQueue<D> {
         Self { file, depth: depth.max(1) as usize, under_way: Vec::new() }
     }
 
-    /// Lets one of the requests happen.
+    /// Runs one of the requests.
     fn complete(&mut self, index: usize) -> Completion {
         let (request, tag) = self.under_way.swap_remove(index);
         let Request { operation, offset, address, bytes, .. } = request;
-        // SAFETY: as was promised when it was submitted.
+        // SAFETY: as the caller promised when it submitted the request.
         let result = unsafe {
             match operation {
                 Operation::Read => self.file.read(offset, address, bytes),
@@ -47,7 +47,7 @@ impl<D: Device> SimulatedQueue<D> {
         Completion { tag, result }
     }
 
-    /// How many of the requests that overlap are there to choose from.
+    /// How many of the overlapping requests there are to choose from.
     fn eligible(&self) -> usize {
         self.under_way.len().min(self.depth)
     }
@@ -107,12 +107,12 @@ pub(super) fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
     );
 }
 
-/// Requests of one batch happen at the same time, so what one writes no other may touch.
+/// Requests of one batch happen at the same time, so no other request may touch what one writes.
 pub(super) fn assert_disjoint<'a>(requests: impl Iterator<Item = &'a Request> + Clone) {
     let check = |place: fn(&Request) -> u64, writing: Operation| {
         let mut sorted: Vec<_> = requests.clone().filter(|request| request.bytes > 0).collect();
         sorted.sort_by_key(|request| place(request));
-        // How far anything before reaches, and how far what writes does.
+        // How far any earlier request reaches, and how far the earlier writes reach.
         let (mut reached, mut written) = (0, 0);
         for request in sorted {
             let (start, end) = (place(request), place(request).saturating_add(request.bytes as u64));

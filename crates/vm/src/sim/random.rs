@@ -1,4 +1,4 @@
-//! Random numbers that a seed determines for good.
+//! Random numbers that are determined by a seed for good.
 //!
 //! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): eight
 //! lines that never change, so that a seed printed by a failing test keeps its meaning.

@@ -1,4 +1,4 @@
-//! What a simulated disk consists of: files, what of them is durable, names, and what is to go wrong.
+//! The state of a simulated disk: files, their durable contents, names, and the failures to come.
 //!
 //! One lock protects all of it, so that a crash catches all files at the same moment.
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_base::PAGE_SIZE;
 
-/// What a device writes as a whole, in bytes.
+/// The unit that a device writes as a whole, in bytes.
 const SECTOR: usize = 512;
 
 /// A disk: files and their names.
@@ -21,36 +21,36 @@ const SECTOR: usize = 512;
 pub(super) struct Disk {
     pub seed: u64,
     pub random: Random,
-    /// How many crashes were asked for, so that each is another one.
+    /// How many crashes were asked for, so that each one differs.
     pub crashes: u64,
     pub files: Vec<FileState>,
     pub names: Names,
-    /// The faults of files that are yet to be created.
+    /// The faults of files to be created.
     pub faults: Faults,
     pub schedule: Schedule,
     pub history: History,
-    /// How many bytes all files that have a name may have together.
+    /// How many bytes all files with names may have in total.
     pub capacity_bytes: Option<u64>,
-    /// How many syncs of files succeeded.
+    /// How many syncs of files have succeeded.
     pub syncs: u64,
 }
 
 /// A file.
 #[derive(Clone, Debug)]
 pub(super) struct FileState {
-    /// What it was first called, for people.
+    /// The first name of the file, for display.
     pub name: String,
-    /// What reads see.
+    /// The contents that reads see.
     pub contents: Image,
-    /// What surely survives a crash.
+    /// The contents that certainly survive a crash.
     pub durable: Image,
-    /// What leads from `durable` to `contents`, in order.
+    /// The changes that lead from `durable` to `contents`, in order.
     pub pending: Vec<Change>,
     pub faults: Faults,
     pub schedule: Schedule,
-    /// How many handles are open for reading, or -1 for one that is open for writing.
+    /// How many handles are open for reading, or -1 for one handle that is open for writing.
     pub holders: i64,
-    /// Words that are stored to past all calls.
+    /// Words that are stored without any call.
     pub mapped: Option<Mapped>,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Change {
     Write {
         offset: u64,
         bytes: Box<[u8]>,
-        /// A sync failed: a later one will not make it durable.
+        /// Whether a sync has failed, so that no later sync will make it durable.
         doomed: bool,
     },
     Resize {
@@ -76,7 +76,7 @@ pub(super) enum Change {
     },
 }
 
-/// Which file each name stands for.
+/// The file of each name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     pub current: BTreeMap<String, usize>,
@@ -91,7 +91,7 @@ pub(super) enum NameChange {
     Rename(String, String),
 }
 
-/// What a crash makes of one change.
+/// What a crash does to one change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,
@@ -115,12 +115,12 @@ impl Disk {
         }
     }
 
-    /// How many bytes all files that have a name have together.
+    /// The total number of bytes of all files with names.
     pub fn used_bytes(&self) -> u64 {
         self.names.current.values().map(|index| self.files[*index].contents.size()).sum()
     }
 
-    /// Adds a file whose contents are durable, and gives its number. It has no name yet.
+    /// Adds a file whose contents are durable, and returns its number. It has no name yet.
     pub fn add(&mut self, name: &str, image: Image) -> usize {
         self.files.push(FileState {
             name: name.to_owned(),
@@ -135,7 +135,7 @@ impl Disk {
         self.files.len() - 1
     }
 
-    /// Counts an operation on the directory, and fails if it is to.
+    /// Counts an operation on the directory, and fails if it should.
     pub fn begin_name(&mut self, operation: FileOperation, outcome: &'static str) -> io::Result<()> {
         let fails = self.schedule.begin(operation);
         let outcome = if fails { "EIO" } else { outcome };
@@ -143,7 +143,7 @@ impl Disk {
         if fails { Err(eio()) } else { Ok(()) }
     }
 
-    /// Counts an operation on a file; says how long to wait, or fails if it is to.
+    /// Counts an operation on a file; returns how long to wait, or fails if it should.
     pub fn begin(
         &mut self,
         index: usize,
@@ -197,7 +197,7 @@ impl Disk {
         self.history.add(Entry { file: Some(index), operation, offset, bytes: bytes as u64, outcome });
     }
 
-    /// How much of a read or write is done this time: all, or part of it, or an interruption.
+    /// How much of a read or write is done this time: all, a part, or an interruption.
     pub fn portion(&mut self, index: usize, operation: FileOperation, bytes: usize) -> io::Result<usize> {
         let faults = &self.files[index].faults;
         if self.random.chance(faults.interrupted) {
@@ -242,7 +242,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What a failing write leaves: any of its sectors.
+    /// Does what a failing write does: writes any of its sectors.
     pub fn write_torn(&mut self, index: usize, offset: u64, bytes: &[u8]) {
         for (number, sector) in bytes.chunks(SECTOR).enumerate() {
             let at = offset + (number * SECTOR) as u64;
@@ -253,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// What a failing sync leaves: changes that no later sync makes durable.
+    /// Does what a failing sync does: dooms changes, so that no later sync makes them durable.
     pub fn doom(&mut self, index: usize) {
         for change in &mut self.files[index].pending {
             if let Change::Write { doomed, .. } = change {
@@ -262,7 +262,7 @@ impl Disk {
         }
     }
 
-    /// Fails if the file cannot become so large, or the disk is full then.
+    /// Fails if the file cannot become this large, or the disk would be full.
     pub fn check_capacity(&mut self, index: usize, size: u64) -> io::Result<()> {
         let file = &self.files[index];
         let Some(growth @ 1..) = size.checked_sub(file.contents.size()) else { return Ok(()) };
@@ -274,7 +274,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The disk that a crash at this moment leaves. It has no faults, but crashes in the same way.
+    /// The disk that a crash at this moment leaves. It has no faults, but the same crash model.
     pub fn crash(&mut self, model: Option<CrashModel>) -> Self {
         let (model, mut random) = self.begin_crash(model);
         self.look_at_words();
@@ -306,7 +306,7 @@ impl Disk {
         survivor
     }
 
-    /// What is left of one file after a crash at this moment, and the seed of what comes next.
+    /// The remains of one file after a crash at this moment, and the seed for the surviving file.
     pub fn crash_file(&mut self, index: usize, model: Option<CrashModel>) -> (Image, u64) {
         let (model, mut random) = self.begin_crash(model);
         self.look_at_words();
@@ -315,13 +315,13 @@ impl Disk {
         (file.survivor(model, &mut random), random.next())
     }
 
-    /// Takes what was stored in mapped words for writes. They are looked at now and then, so a crash may leave of a sector what it held at
-    /// any of those moments.
+    /// Records what was stored in mapped words as writes. The words are examined now and then, so a crash may leave the
+    /// contents of a sector at any of those moments.
     pub fn look_at_words(&mut self) {
         self.files.iter_mut().for_each(FileState::look_at_words);
     }
 
-    /// Another source of chance for each crash. With [`CrashModel::Any`], all files crash alike.
+    /// A new source of random numbers for each crash. With [`CrashModel::Any`], all files crash alike.
     fn begin_crash(&mut self, model: Option<CrashModel>) -> (Option<CrashModel>, Random) {
         self.crashes += 1;
         let mut random = Random::new(self.seed ^ self.crashes.wrapping_mul(0xa076_1d64_78bd_642f));
@@ -330,14 +330,14 @@ impl Disk {
 }
 
 impl FileState {
-    /// Changes what reads see, and remembers that a crash may undo it.
+    /// Changes the contents that reads see, and remembers that a crash may undo it.
     pub fn apply(&mut self, change: Change) {
         change.apply(&mut self.contents);
         self.pending.push(change);
     }
 
-    /// Takes what was stored in mapped words since this was called last for writes, one for each sector
-    /// that has changed. When nobody has the words any more, that was the last time.
+    /// Records what was stored in mapped words since the last call as writes, one for each sector that has changed. If
+    /// no other owner of the words is left, this was the last time.
     pub fn look_at_words(&mut self) {
         let Some(mapped) = &self.mapped else { return };
         let (mapped, is_last) = (mapped.clone(), Arc::strong_count(&mapped.words) == 1);
@@ -361,7 +361,7 @@ impl FileState {
         }
     }
 
-    /// Makes durable what can be.
+    /// Makes all changes durable that can be.
     pub fn sync(&mut self) {
         for change in self.pending.drain(..) {
             if !matches!(change, Change::Write { doomed: true, .. }) {
@@ -370,7 +370,7 @@ impl FileState {
         }
     }
 
-    /// What a crash leaves.
+    /// The contents after a crash.
     fn survivor(&self, model: CrashModel, random: &mut Random) -> Image {
         let mut image = self.durable.clone();
         let cut = random.below(self.pending.len() as u64 + 1) as usize;
@@ -385,7 +385,7 @@ impl FileState {
                         }
                     }
                 }
-                // A size is not torn.
+                // A change of size is not torn.
                 (Fate::Torn, change @ Change::Resize { .. }) => {
                     if random.coin() {
                         change.apply(&mut image);
@@ -424,7 +424,7 @@ impl Names {
         self.pending.clear();
     }
 
-    /// What a crash leaves. File systems keep changes of names in order, so it is a first part of them.
+    /// The names after a crash. File systems keep changes of names in order, so a first part of them survives.
     fn survivor(&self, model: CrashModel, random: &mut Random) -> BTreeMap<String, usize> {
         let mut names = self.durable.clone();
         let most = self.pending.len();
@@ -456,7 +456,7 @@ impl NameChange {
     }
 }
 
-/// One of the models, if it is any.
+/// The model, or a random one for [`CrashModel::Any`].
 fn draw(model: CrashModel, random: &mut Random) -> CrashModel {
     match model {
         CrashModel::Any => CrashModel::ALL[random.below(CrashModel::ALL.len() as u64) as usize],
@@ -476,7 +476,7 @@ fn fate(model: CrashModel, before_cut: bool, random: &mut Random) -> Fate {
     }
 }
 
-/// What a device says that failed.
+/// The error of a failing device.
 pub(super) fn eio() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }

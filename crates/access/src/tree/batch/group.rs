@@ -8,8 +8,8 @@ use std::ops::Range;
 use vellum_pool::Pager;
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Runs up to [`GROUP_SIZE`] operations, and shows their answers to `visit`, in order, until one would have to wait;
-    /// returns how many it showed. Lookups never wait; changes may. `value` is a buffer for a value that is read.
+    /// Runs up to [`GROUP_SIZE`] operations, and shows their answers to `visit`, in order, until one would have to
+    /// wait; returns how many it showed. Lookups never wait; changes may. `value` is a buffer for values that are read.
     #[inline]
     pub(super) fn run_group<'t, T, V: AsRef<[u8]> + ?Sized + 't>(
         &self,
@@ -39,8 +39,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         items.len()
     }
 
-    /// Looks all keys up, with up to `depth` reads under way at once, and shows the values to `visit`, in the order of
-    /// the keys and each with its number.
+    /// Looks up all keys, with up to `depth` reads under way at once, and shows the values to `visit`, in the order of
+    /// the keys, each with its number.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -51,7 +51,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// [`multi_get`](Self::multi_get) for a part of each value. No other bytes of a value in a leaf are read. A large
-    /// value is brought into memory as a whole, unlike by [`get_part_into`](Self::get_part_into).
+    /// value is brought into memory as a whole, unlike with [`get_part_into`](Self::get_part_into).
     pub fn multi_get_part<K: AsRef<[u8]>>(
         &self,
         keys: &[K],

@@ -1,4 +1,4 @@
-//! Lookups of keys that come one after the other, whose reads overlap: the answers are taken as they are needed.
+//! Lookups of many keys one after the other, whose reads overlap: the caller takes the answers as it needs them.
 
 use super::Batch;
 use super::task::{Answer, Task};
@@ -7,14 +7,14 @@ use crate::tree::{Tree, descend::group::GROUP_SIZE};
 use std::{collections::VecDeque, iter::Fuse, ops::Range};
 use vellum_pool::Pager;
 
-/// Where the value of a key lies among those that were read, if it has one.
+/// The place of a key's value among the values that were read, if it has one.
 type Found = Result<Option<Range<usize>>, AccessError>;
 
-/// Answers to lookups of the keys of an iterator, in their order.
+/// Answers to lookups of the keys of an iterator, in order.
 ///
-/// As long as all pages are in memory, keys are looked up in groups. From the first that is not on, each is an operation of a
-/// queue, and new ones are begun whenever an answer is taken: so up to twice as many as reads may be under way at once wait, and
-/// the device never runs out of work between two answers.
+/// As long as all pages are in memory, keys are looked up in groups. From the first missing page on, each lookup is an
+/// operation of a queue, and new ones begin whenever an answer is taken. So up to twice as many operations are open as
+/// reads may be under way, and the device never runs out of work between two answers.
 ///
 /// ```
 /// use vellum_access::{Lookups, Tree};
@@ -35,9 +35,9 @@ type Found = Result<Option<Range<usize>>, AccessError>;
 pub struct Lookups<'p, P: Pager + 'p, I: Iterator> {
     keys: Fuse<I>,
     batch: Batch<'p, P, I::Item, &'static [u8]>,
-    /// Where in the batch the operations are whose answers were not taken, in the order of their keys.
+    /// The places in the batch of the operations whose answers have not been taken, in the order of their keys.
     order: VecDeque<usize>,
-    /// The answers of a group that were not taken, and their values.
+    /// The answers of a group that have not been taken.
     answers: VecDeque<(I::Item, Found)>,
     values: Vec<u8>,
     /// Whether a page was not in memory.
@@ -45,7 +45,7 @@ pub struct Lookups<'p, P: Pager + 'p, I: Iterator> {
 }
 
 impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
-    /// Lookups of these keys, of which up to `depth` reads are under way at once.
+    /// Creates lookups of these keys, with up to `depth` reads under way at once.
     pub fn new(pager: &'p P, keys: impl IntoIterator<IntoIter = I>, depth: usize) -> Self {
         Self {
             keys: keys.into_iter().fuse(),
@@ -57,8 +57,8 @@ impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
         }
     }
 
-    /// Shows the next key and its value to `visit`, and returns what that returns; `None` after the last key. Lookups that begin now
-    /// are made in `tree`.
+    /// Shows the next key and its value to `visit`, and returns the result of `visit`; `None` after the last key.
+    /// Lookups that begin now use `tree`.
     pub fn next_with<T>(
         &mut self,
         tree: Tree<'p, P>,
@@ -78,7 +78,7 @@ impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
                 self.order.push_back(self.batch.begin(tree, key, Task::Get, 0));
             }
             let first = *self.order.front()?;
-            // While answers are taken, the next reads begin.
+            // Taking an answer also lets the next reads begin.
             let is_finished = self.batch.is_finished(first);
             if !is_finished || self.batch.ready.len() >= GROUP_SIZE / 2 {
                 self.batch.advance(!is_finished);
@@ -91,7 +91,7 @@ impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
         }
     }
 
-    /// Looks up the next keys in one group, as far as their pages are in memory, and begins those that would wait.
+    /// Looks up the next keys in one group, as far as their pages are in memory, and begins operations for the others.
     fn look_up_group(&mut self, tree: Tree<'p, P>) {
         let group: Vec<_> = self.keys.by_ref().take(GROUP_SIZE).collect();
         self.values.clear();
@@ -131,8 +131,8 @@ mod tests {
     use vellum_pool::{Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
-    /// All answers come, in order, in memory and beyond it, whatever becomes of the rest, and however much the caller changes
-    /// meanwhile.
+    /// All answers come in order, whether or not the tree fits into memory, whether the lookups end early or not, and
+    /// however much the caller changes meanwhile.
     #[test]
     fn lookups_give_each_key_its_value_in_order() {
         for pages in [40, 4000] {
@@ -166,7 +166,7 @@ mod tests {
             assert!(
                 lookups.next_with(tree, |_, _| ()).is_none() && lookups.next_with(tree, |_, _| ()).is_none()
             );
-            // Given up with reads under way.
+            // Dropped with reads under way.
             let mut lookups = Lookups::new(&pool, keys.iter(), 16);
             assert!(lookups.next_with(tree, |_, found| found.is_ok()).unwrap());
             drop(lookups);
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// No key is asked for before there is room for it, and no more are than have room.
+    /// No key is taken from the iterator before there is room for it, and no more keys than have room.
     #[test]
     fn keys_are_taken_as_they_are_needed() {
         let options = PoolOptions::default().pool_bytes(1 << 20).capacity_bytes(1 << 28);

@@ -1,17 +1,17 @@
-//! Many operations at once, by one thread, which waits for no single one of them.
+//! Many operations at once, by one thread, which waits for none of them in particular.
 //!
-//! Each operation is a state machine that goes down its tree one node a step. At the end of a step it tells what it
-//! will touch next: the processor fetches those cache lines while the other operations take their steps, so that
-//! cache misses overlap. An operation whose page is not in memory has it read, and takes its next step when the page
-//! has been read. Meanwhile the others go on, and their reads overlap too.
+//! Each operation is a state machine that goes down its tree one node per step. At the end of a step it says what it
+//! will touch next: the processor fetches those cache lines while the other operations take their steps, so that cache
+//! misses overlap. An operation whose page is not in memory has it read, and takes its next step when the page has been
+//! read. Meanwhile the others go on, and their reads overlap too.
 //!
 //! - Operations that miss the same page wait for the same read.
 //! - An operation keeps its guard on the parent of the page for which it waits. If the parent has not changed when the
-//!   page has been read, the operation goes on from there; else it begins anew.
+//!   page has been read, the operation continues from there; otherwise it starts again.
 //! - An operation that meets a page latched by another thread is tried again later. The thread waits for a latch only
 //!   when no operation can take a step and no read is under way.
-//! - A change is made in one step at the end, under the leaf's latch, as by the call for one key. A change that needs
-//!   more than the leaf (a split, a large value) is left to that very call, which may wait.
+//! - A change is made in one step at the end, under the leaf's latch, as in the call for one key. A change that needs
+//!   more than the leaf (a split, a large value) is left to that call, which may wait.
 //!
 //! No latch is held between two steps.
 
@@ -31,18 +31,18 @@ use task::{Answer, Outcome, Performed, Task};
 use vellum_base::PageId;
 use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 
-/// How much memory for values is kept for later, in bytes.
+/// How much memory for values is kept for reuse, in bytes.
 const VALUES_BYTES_KEPT: usize = 1 << 20;
 
 /// How often an operation may miss before it gives up: see [`Navigation::run`](vellum_pool::Navigation::run).
 const MISSES_MAX: u32 = 10_000;
 
-/// Operations on trees that one thread runs at once.
+/// Operations on trees that one thread runs at the same time.
 ///
-/// Operations that were begun make progress in [`advance`](Self::advance), and are taken out by [`take`](Self::take)
-/// when they are done. Buffers are used again, so a batch is best kept.
+/// Operations that have begun make progress in [`advance`](Self::advance), and are taken out by [`take`](Self::take)
+/// when they are done. Buffers are reused, so a batch is best kept.
 ///
-/// Operations on the same key may happen in any order. Dropping a batch gives up the operations that are not done,
+/// Operations on the same key may happen in any order. Dropping a batch abandons the operations that are not done,
 /// after waiting for their reads.
 ///
 /// ```
@@ -77,12 +77,12 @@ pub struct Batch<'p, P: Pager + 'p, K, V> {
     /// The operations that can take a step.
     ready: VecDeque<usize>,
     waiting: Waiting,
-    /// The operations that are done and have not been taken, the one done first at the front. Not used by a caller that
-    /// takes them by place.
+    /// The operations that are done and have not been taken, the earliest first. Not used by a caller that takes them
+    /// by place.
     done: VecDeque<usize>,
-    /// How many operations are done and have not been taken.
+    /// How many operations are done and not yet taken.
     done_count: usize,
-    /// The length of their values, in bytes.
+    /// The total length of their values, in bytes.
     values_bytes: usize,
     /// `None` until the first miss.
     reads: Option<P::Misses<'p>>,
@@ -109,7 +109,7 @@ impl Waiting {
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
-    /// An empty batch, of which up to `depth` reads are under way at once.
+    /// Creates an empty batch, which may have up to `depth` reads under way at once.
     pub fn new(pager: &'p P, depth: usize) -> Self {
         Self {
             pager,
@@ -127,7 +127,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// How many operations were begun and not taken yet.
+    /// The number of operations that were begun and not taken yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.operations.len() - self.free.len()
@@ -139,15 +139,15 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.len() == 0
     }
 
-    /// Whether it pays to begin more: as long as fewer operations than can be overlapped take steps, and fewer
-    /// wait than reads may be under way.
+    /// Whether it pays to begin more operations: fewer are taking steps than can overlap, and fewer wait than reads may
+    /// be under way.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.ready.len() < GROUP_SIZE && self.len() - self.ready.len() < 2 * self.depth
     }
 
-    /// Begins an operation. The tree must belong to the pager of this batch. Returns the operation's place, which
-    /// is its own until it is taken.
+    /// Begins an operation. The tree must belong to the pager of this batch. Returns the operation's place, which is
+    /// reserved for it until it is taken.
     #[inline]
     pub fn begin(&mut self, tree: Tree<'p, P>, key: K, task: Task<V>, tag: u64) -> usize {
         let checked = check_key(key.as_ref());
@@ -172,7 +172,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     }
 
     /// Lets each operation that can take a step take one. If none can, collects finished reads, and waits for one if
-    /// `wait` is set. Else it returns at once, but for splits and large values.
+    /// `wait` is set. Otherwise returns at once, except for splits and large values.
     pub fn advance(&mut self, wait: bool) {
         if self.ready.is_empty() {
             self.refill(wait);
@@ -198,7 +198,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Takes out an operation that is done, and gives its tag, its key and task, and its answer to `visit`.
+    /// Takes out an operation that is done, and passes its tag, its key and task, and its answer to `visit`.
     pub fn take<T>(
         &mut self,
         visit: impl FnOnce(u64, (K, Task<V>), Result<Answer<'_>, AccessError>) -> T,
@@ -213,7 +213,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.operations.get(index).is_some_and(|operation| matches!(operation.state, State::Finished(_)))
     }
 
-    /// Takes out the operation at a place, if it is done, and gives the place back.
+    /// Takes out the operation at a place, if it is done, and frees the place.
     fn take_from<T>(
         &mut self,
         index: usize,
@@ -276,7 +276,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         });
     }
 
-    /// [`run`](Self::run) for operations of which the first will most likely have to wait.
+    /// [`run`](Self::run) for operations of which the first will probably have to wait.
     pub(in crate::tree) fn run_queue(
         &mut self,
         tree: Tree<'p, P>,
@@ -304,7 +304,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Reserves memory for so many operations, as far as they take steps at once: to grow it bit by bit would take
+    /// Reserves memory for this many operations, as far as they take steps at once: growing it bit by bit would take
     /// longer than a small batch itself.
     fn make_room(&mut self, operations: usize) {
         let at_once = operations.min(GROUP_SIZE);
@@ -315,7 +315,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.results.fetches.reserve(at_once);
     }
 
-    /// Drops the values that have been taken, when they are more than those that have not.
+    /// Drops the values that have been taken, once they outweigh those that have not.
     fn tidy_values(&mut self) {
         let values = &mut self.results.values;
         if self.done_count == 0 {
@@ -381,13 +381,13 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Makes the operations ready that met a latched page which is not latched any more.
+    /// Makes the operations ready that met a latched page which is no longer latched.
     fn retry_pages(&mut self) {
         let released = self.waiting.pages.extract_if(.., |(_, page)| !self.pager.is_latched(*page));
         self.ready.extend(released.map(|(index, _)| index));
     }
 
-    /// An operation needs an extent that is not in memory.
+    /// Handles the miss of an operation: an extent that it needs is not in memory.
     fn miss(&mut self, index: usize, miss: Miss) {
         let Some(operation) = self.operations.get_mut(index) else { return };
         operation.misses += 1;
@@ -425,14 +425,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         true
     }
 
-    /// Begins reads for which there was no room, as far as there is now.
+    /// Begins reads for which there was no room before, as far as there is room now.
     fn begin_waiting_reads(&mut self) {
         for _ in 0..self.waiting.room.len() {
             let Some((index, miss)) = self.waiting.room.pop_front() else { return };
             if self.waiting.is_being_read(&miss) {
                 self.waiting.reads.push((index, miss));
             } else if !self.begin_read(index, miss) {
-                // The operation went to the end of the queue, and belongs at its beginning.
+                // The operation went to the end of the queue, but belongs at its beginning.
                 self.waiting.room.rotate_right(1);
                 return;
             }
@@ -493,7 +493,7 @@ mod tests {
     use vellum_pool::{Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
-    /// One of the answers is never taken: the values of all others do not pile up behind it.
+    /// One of the answers is never taken: the values of all others must not pile up because of it.
     #[test]
     fn values_that_were_taken_are_dropped_though_others_were_not() {
         let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 28);

@@ -1,4 +1,4 @@
-//! Changing values of many keys where they lie.
+//! Changing the values of many keys in place.
 
 use super::{Batch, task::Task};
 use crate::error::AccessError;
@@ -6,10 +6,10 @@ use crate::tree::descend::group::GROUP_SIZE;
 use crate::tree::{Tree, change::modify::ChangedLeaf, read::record::RecordLocation};
 use vellum_pool::{Navigation, OptimisticPage, Pager};
 
-/// How much of a value that will be changed is fetched, in bytes. A change of a long value seldom touches all of it.
+/// How much of a value to be changed is prefetched, in bytes. A change of a long value seldom touches all of it.
 const CHANGE_BYTES: usize = 256;
 
-/// Whether a key is equal to the one before, or differs from it in the last byte alone.
+/// Whether a key equals the one before it, or differs from it only in the last byte.
 #[inline]
 fn follows<K: AsRef<[u8]>>(keys: &[K], index: usize) -> bool {
     let key = |index: usize| keys.get(index).and_then(|key| key.as_ref().split_last());
@@ -22,13 +22,13 @@ type Locations<'p, P> = [Option<Location<'p, P>>; GROUP_SIZE];
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Does for many keys what [`modify`](Self::modify) does for one, with up to `depth` reads under way at once: lets
-    /// `change` change the values, each with the number of its key, and tells `visit` of each whether there was one. Each
-    /// change is atomic by itself. If a key occurs twice, its value is changed twice.
+    /// `change` change the values, each with the number of its key, and tells `visit` for each key whether it had a
+    /// value. Each change is atomic by itself. If a key occurs twice, its value is changed twice.
     ///
-    /// Several changes are on their way to their leaves at once, so their cache misses overlap.
+    /// Several changes descend to their leaves at once, so that their cache misses overlap.
     ///
     /// # Errors
-    /// Each change has its own, as for [`modify`](Self::modify).
+    /// Each change has its own error, as for [`modify`](Self::modify).
     pub fn multi_modify<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -50,11 +50,11 @@ impl<'p, P: Pager> Tree<'p, P> {
                 };
                 let Some(located) = located else { break 'groups };
                 let mut change_it = |value: &mut [u8]| change(number, value);
-                // `modify_at` fails if the leaf has changed since, the value is a large one, or must not be changed.
+                // `modify_at` fails if the leaf has changed since, or the value is large or must not be changed.
                 let changed = match located {
                     Some(at) if self.modify_at((at, key), &mut last, &mut change_it) => Ok(true),
                     None if self.view.is_none() => Ok(false),
-                    // With a view, whether nothing is there is decided at the leaf.
+                    // With a view, the code for one key decides at the leaf whether there is no value.
                     _ => self.modify(key, change_it).map(|changed| changed.is_some()),
                 };
                 visit(number, changed);
@@ -65,7 +65,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if rest.is_empty() {
             return;
         }
-        // A page has to be read: as many are read at once as can be.
+        // A page has to be read: as many as possible are read at once.
         let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::GetPart { offset: 0, length: 0 }));
         let first = number;
         Batch::new(self.pager, depth).run_queue(*self, tasks, |index, _, there| {
@@ -76,8 +76,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         });
     }
 
-    /// The keys of the next group, and where the values are of those that do not [follow](follows) another one; `None`
-    /// if that cannot be found without waiting. A key that follows is mostly in the same leaf, and searched there first.
+    /// The keys of the next group, and the locations of the values of keys that do not [follow](follows) another one;
+    /// `None` if one cannot be found without waiting. A key that follows is usually in the same leaf, searched first.
     fn locate_firsts<'k, K: AsRef<[u8]>>(&self, keys: &'k [K]) -> (&'k [K], Option<Locations<'p, P>>) {
         let mut firsts = [&[][..]; GROUP_SIZE];
         let (mut count, mut end) = (0, 0);
@@ -93,12 +93,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         (keys.get(..end).unwrap_or_default(), located)
     }
 
-    /// Where the value of a key is, `Some(None)` if there is none; `None` if that cannot be found without waiting.
+    /// The location of the value of a key, `Some(None)` if there is none; `None` if it cannot be found without waiting.
     fn locate_one(&self, key: &[u8]) -> Option<Option<Location<'p, P>>> {
         self.locate_group(&[key]).and_then(|located| located.first().copied())
     }
 
-    /// Where the value of a key is, if it is in the leaf in which a value was changed last.
+    /// The location of the value of a key, if it is in the leaf in which a value was changed last.
     fn locate_beside(&self, key: &[u8], last: Option<ChangedLeaf>) -> Option<Location<'p, P>> {
         let ChangedLeaf { page, left, .. } = last?;
         // The leaf need not cover the key.
@@ -107,8 +107,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         at.found.then_some(at)
     }
 
-    /// Where the values of up to [`GROUP_SIZE`] keys are, which are being fetched into the cache. `None` if one of them
-    /// cannot be found without waiting.
+    /// The locations of the values of up to [`GROUP_SIZE`] keys, which are being fetched into the cache. `None` if one
+    /// of them cannot be found without waiting.
     #[inline]
     pub(super) fn locate_group<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<Locations<'p, P>> {
         let leaves = self.leaves(keys, AsRef::as_ref)?;
@@ -133,8 +133,8 @@ mod tests {
     use vellum_pool::{Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
-    /// A key that follows another one is searched first where a value was changed last, which may be a leaf that does not cover
-    /// it, and has a key that ends alike.
+    /// A key that follows another one is searched first in the leaf where a value was changed last. That leaf may not
+    /// cover the key, and may hold a key with the same ending.
     #[test]
     fn a_leaf_that_does_not_cover_a_key_is_not_changed_for_it() {
         let options = PoolOptions::default().pool_bytes(1 << 24).capacity_bytes(1 << 28);
@@ -144,7 +144,7 @@ mod tests {
             let tree = Tree::create(&pool).unwrap();
             for (a, b, c) in (0..2).flat_map(|a| (0..20).flat_map(move |b| (0..16).map(move |c| (a, b, c)))) {
                 for d in 0..16 {
-                    // Such a value is not changed in the leaf, so the leaf before stays the one that was changed last.
+                    // Such a value is not changed in the leaf, so the leaf before stays the leaf that was changed last.
                     let bytes = if (a, c, d) == (1, 3, 1) { 2000 } else { 8 };
                     tree.insert(&key(a, b, c, d), &vec![0; bytes]).unwrap();
                 }

@@ -1,7 +1,7 @@
 //! One operation of a queue as a state machine: a descent, and then the task in the leaf.
 //!
-//! A step touches only what an earlier one has had fetched into the processor's cache. It changes nothing but the leaf
-//! at the end, and holds no latch when it returns.
+//! A step touches only what an earlier step has fetched into the processor's cache. It changes nothing but the leaf at
+//! the end, and holds no latch when it returns.
 
 use super::task::{Answer, Blocking, Outcome, Performed, Task};
 use crate::tree::{Tree, check_key, descend::Fetch, descend::amac::DescentState, read::record};
@@ -9,7 +9,7 @@ use crate::{error::AccessError, node::ValueAt};
 use vellum_base::Extent;
 use vellum_pool::{Interrupt, Pager};
 
-/// How far an operation has come.
+/// The progress of an operation.
 pub(super) enum State<'p, P: Pager + 'p> {
     Descending(DescentState<'p, P>),
     /// The bytes found in the leaf are being fetched.
@@ -22,7 +22,7 @@ pub(super) enum State<'p, P: Pager + 'p> {
 }
 
 impl<P: Pager> State<'_, P> {
-    /// The beginning.
+    /// The initial state.
     pub const START: Self = Self::Descending(DescentState::Start);
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Operation<'p, P: Pager + 'p, K, V> {
     pub tag: u64,
     pub state: State<'p, P>,
     pub misses: u32,
-    /// What could not be read: see [`was_freed`](Tree::was_freed).
+    /// The extent that could not be read: see [`was_freed`](Tree::was_freed).
     pub gone: Option<Extent>,
 }
 
-/// The results of steps, of all operations together.
+/// The results of steps, for all operations together.
 #[derive(Default)]
 pub(super) struct StepResults {
     /// The bytes that the operations will read in their next steps. All fetches are issued together after a round of
-    /// steps: see [`descend::group`](crate::tree::descend::group) on why.
+    /// steps: [`descend::group`](crate::tree::descend::group) says why.
     pub fetches: Vec<Fetch>,
     /// Values that have been read, one after the other.
     pub values: Vec<u8>,
@@ -75,8 +75,8 @@ impl<P: Pager> Tree<'_, P> {
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
-    /// Takes the next step, and adds to `results` what the one after that will read; `None` if more steps are to come.
-    /// After a miss the caller repeats the step; after a conflict it starts anew.
+    /// Takes the next step, and adds to `results` what the step after that will read; `None` if more steps are to come.
+    /// After a miss the caller repeats the step; after a conflict it starts again.
     #[inline]
     pub fn step(&mut self, pager: &'p P, results: &mut StepResults) -> Result<Option<Performed>, Interrupt> {
         let Some((key, task)) = &self.request else { return Ok(None) };
@@ -98,7 +98,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
             State::Reading { leaf, found } => (*leaf, *found),
             State::Finished(_) => return Ok(None),
         };
-        // An operation of a queue may wait: what needs more than the leaf is done at once.
+        // An operation of a queue may wait: work beyond the leaf is done at once.
         let (blocking, values) = (Blocking::BeyondLeaf, &mut results.values);
         self.tree.perform(leaf, (key, task), found, blocking, values).map(Some)
     }

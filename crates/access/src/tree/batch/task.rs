@@ -1,4 +1,4 @@
-//! What is to be done with a key, and the one place where it is done, for all drivers.
+//! The task for a key, and the one place where it is performed, for all drivers.
 
 use crate::tree::read::record::{self, Part, Wanted};
 use crate::tree::{Tree, Written, change::write::Mode};
@@ -10,12 +10,12 @@ use vellum_pool::{Interrupt, Pager};
 pub enum Task<V> {
     /// Read its value.
     Get,
-    /// Read some bytes of its value: up to `length` from `offset` on, as many of them as it has. A large value is
-    /// brought into memory as a whole all the same.
+    /// Read some bytes of its value: up to `length` from `offset` on, as far as the value has them. A large value is
+    /// still brought into memory as a whole.
     GetPart {
         /// The first byte.
         offset: usize,
-        /// How many there are at most.
+        /// The greatest number of bytes.
         length: usize,
     },
     /// Store a value, if the key is new.
@@ -24,12 +24,12 @@ pub enum Task<V> {
     Update(V),
     /// Store a value, whether or not it has one.
     Upsert(V),
-    /// Remove it.
+    /// Remove the key.
     Remove,
 }
 
 impl<V> Task<V> {
-    /// The same with a reference to the value that is to be stored.
+    /// The same task with a reference to the value to be stored.
     #[inline(always)]
     pub fn by_ref(&self) -> Task<&V> {
         match self {
@@ -42,7 +42,7 @@ impl<V> Task<V> {
         }
     }
 
-    /// Which bytes of the value are to be read, if the task reads.
+    /// The bytes of the value that are to be read, if the task reads.
     #[inline(always)]
     pub(in crate::tree) fn part(&self) -> Option<Part> {
         match self {
@@ -53,18 +53,18 @@ impl<V> Task<V> {
     }
 }
 
-/// What came of a [`Task`].
+/// The result of a [`Task`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'b> {
     /// The value that was read, if there is one.
     Value(Option<&'b [u8]>),
-    /// What a write did.
+    /// The effect of a write.
     Written(Written),
-    /// Whether the key to be removed was there.
+    /// Whether the key to be removed existed.
     Removed(bool),
 }
 
-/// What came of a [`Task`], with a value as a range of its driver's buffer.
+/// The result of a [`Task`], with a value as a range of its driver's buffer.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum Outcome {
     Absent,
@@ -79,7 +79,7 @@ impl Outcome {
         if let Self::Found { bytes, .. } = self { *bytes } else { 0 }
     }
 
-    /// The answer, with its value out of `values`.
+    /// The answer, with its value taken from `values`.
     #[inline(always)]
     pub(in crate::tree) fn with(self, values: &[u8]) -> Answer<'_> {
         match self {
@@ -94,7 +94,7 @@ impl Outcome {
     }
 }
 
-/// What a change may wait for. Reading never waits: it is interrupted.
+/// What a change may wait for. A read never waits: it is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum Blocking {
     /// It waits for nothing.
@@ -106,15 +106,15 @@ pub(in crate::tree) enum Blocking {
     Always,
 }
 
-/// How a task ended that no interrupt has ended.
+/// The result of a task that was not interrupted.
 pub(in crate::tree) enum Performed {
     Done(Result<Outcome, AccessError>),
-    /// The rest of the task may have to wait, which it must not.
+    /// The rest of the task might have to wait, and must not.
     WouldWait,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Performs a task in the leaf of its key. `found` is where the value lies that it is to read, which is appended to
+    /// Performs a task in the leaf of its key. `found` is the location of the value to be read, which is appended to
     /// `values`.
     #[inline(always)]
     pub(in crate::tree) fn perform<V: AsRef<[u8]>>(
@@ -156,7 +156,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Ok(Some(written)) => Ok(written),
             Err(interrupt) if blocking != Blocking::Always => return Err(interrupt),
             Ok(None) if blocking == Blocking::Never => return Ok(Performed::WouldWait),
-            // Whatever is wrong with the leaf, the call for one key finds it out.
+            // Whatever is wrong with the leaf, the call for one key will notice it.
             Ok(None) | Err(_) => self.write_as(key, value, mode),
         };
         Ok(Performed::Done(written.map(Outcome::Written)))

@@ -1,12 +1,12 @@
-//! Bulk load: a tree from records in the order of their keys, from its leaves up.
+//! Bulk load: building a tree from its leaves up, out of records sorted by key.
 //!
-//! Leaves are filled one after the other and never searched, and the nodes above grow along with them, a node a level
-//! at a time. The pages come from a [`NodeStream`], so leaves are consecutive on storage, and those for which memory has
-//! no room are written in large requests while the next are being filled.
+//! Leaves are filled one after the other and never searched, and the nodes above grow along with them, one node per
+//! level at a time. The pages come from a [`NodeStream`], so leaves are consecutive on storage, and those for which
+//! memory has no room are written in large requests while the next ones are being filled.
 //!
-//! The new nodes are apart from the tree. Other threads may read and change the tree meanwhile; they see nothing of the
-//! load until [`BulkLoad::finish`] latches the root's page, makes sure that the tree still is empty, and puts the new
-//! root's contents there. A load that ends in any other way frees what it wrote.
+//! The new nodes are separate from the tree. Other threads may read and change the tree meanwhile; they see nothing of
+//! the load until [`BulkLoad::finish`] latches the root's page, makes sure that the tree is still empty, and puts the
+//! new root's contents there. A load that ends in any other way frees what it wrote.
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
@@ -26,25 +26,25 @@ pub struct BulkLoad<'p, P: Pager> {
     pages: NodeStream<'p, P>,
     /// The leaf that is being filled.
     leaf: LeafBuilder,
-    /// The leaf's page has been fetched into the processor's cache from this byte on.
+    /// The byte of the leaf's page from which on the page has been fetched into the processor's cache.
     fetched_from: usize,
     /// The nodes above the leaf that are being filled, from level 1 up.
     inner: Vec<InnerBuilder>,
     fill_percent: u8,
     count: u64,
-    /// A page could not be written, so records are missing in the middle.
+    /// Whether a page could not be written, so that records are missing in the middle.
     failed: bool,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Begins to load records in the order of their keys into the tree, which is empty.
+    /// Begins to load records in key order into the tree, which must be empty.
     ///
-    /// Nodes are filled to `fill_percent` percent (from 50 to 100; beyond, the nearest of these is taken). Full ones
-    /// are the fewest and the fastest to read; room in them delays the first splits if records will be inserted
-    /// among them later.
+    /// Nodes are filled to `fill_percent` percent (from 50 to 100; other values are clamped to this range). Full nodes
+    /// are fewest and fastest to read; free room in them delays the first splits if records will be inserted among them
+    /// later.
     ///
     /// # Errors
-    /// [`AccessError::NotEmpty`], and if the root cannot be read or nothing may be changed.
+    /// [`AccessError::NotEmpty`], and if the root cannot be read or no change is allowed.
     ///
     /// ```
     /// # use vellum_access::Tree;
@@ -79,11 +79,11 @@ impl<'p, P: Pager> Tree<'p, P> {
 }
 
 impl<P: Pager> BulkLoad<'_, P> {
-    /// Appends a record, whose key is greater than all before.
+    /// Appends a record, whose key must be greater than all keys before it.
     ///
     /// # Errors
-    /// [`AccessError::KeyOrder`] and [`AccessError::KeyTwice`] if it is not, and if key or value is too long: the
-    /// load goes on as if nothing had been pushed. If a page cannot be written, or there is no space for it, the
+    /// [`AccessError::KeyOrder`] and [`AccessError::KeyTwice`] if it is not greater, and if key or value is too long:
+    /// the load continues as if nothing had been pushed. If a page cannot be written, or there is no space for it, the
     /// load has failed.
     #[inline]
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), AccessError> {
@@ -94,10 +94,11 @@ impl<P: Pager> BulkLoad<'_, P> {
         Ok(())
     }
 
-    /// Appends a record whose value is the next `length` bytes of `source`, without holding them in memory at once.
+    /// Appends a record whose value is the next `length` bytes of `source`, without holding all of them in memory at
+    /// once.
     ///
     /// # Errors
-    /// As for [`push`](Self::push), and if `source` fails or ends too early, after which the load goes on too.
+    /// As for [`push`](Self::push), and if `source` fails or ends too early, after which the load can also continue.
     pub fn push_from(&mut self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<(), AccessError> {
         self.check(key)?;
         if !is_inline(key, length) {
@@ -108,23 +109,23 @@ impl<P: Pager> BulkLoad<'_, P> {
         self.append(key, &value, ValueKind::Inline)
     }
 
-    /// How many records were pushed.
+    /// The number of records that have been pushed.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Puts all records into the tree in one atomic change, and returns how many they are.
+    /// Puts all records into the tree in one atomic change, and returns their number.
     ///
     /// # Errors
-    /// [`AccessError::NotEmpty`] if the tree has got records meanwhile;
-    /// [`AccessError::LoadFailed`] after an earlier failure; and if a page cannot be written. The tree is then as it
-    /// was, and what was written is freed.
+    /// [`AccessError::NotEmpty`] if the tree has received records meanwhile; [`AccessError::LoadFailed`] after an
+    /// earlier failure; and if a page cannot be written. The tree is then unchanged, and what was written is freed.
     pub fn finish(self) -> Result<u64, AccessError> {
         self.finish_for(None)
     }
 
-    /// [`finish`](Self::finish) as part of the transaction that has this number in the log, and has changed something before. No
-    /// other may see the tree unless it is committed. If it is not, undoing it leaves the tree as it is, which is freed as a whole.
+    /// [`finish`](Self::finish) as part of the transaction with this number in the log, which has changed something
+    /// before. No other transaction may see the tree unless this one commits. If it does not, undo leaves the tree
+    /// alone, and it is freed as a whole.
     ///
     /// # Errors
     /// As for `finish`.
@@ -207,23 +208,23 @@ impl<P: Pager> BulkLoad<'_, P> {
         }
     }
 
-    /// Fetches the page in which the leaf will be into the processor's cache, a part at a time, somewhat ahead of the
-    /// records: else writing the page waits for memory that the kernel has cleared on another processor.
+    /// Prefetches the page for the leaf into the processor's cache, a part at a time, somewhat ahead of the records:
+    /// otherwise writing the page waits for memory that the kernel has cleared on another processor.
     fn fetch_page(&mut self) {
-        /// The bytes of a part, and of the first one: headers, hints, and the slots of a leaf of large records.
+        /// The size of a part, and of the first part: headers, hints, and the slots of a leaf of large records.
         const PART: usize = 128;
         const FIRST: usize = 256;
         if self.fetched_from == NODE_BYTES {
             self.pages.prefetch_next(0, FIRST);
         }
         let ahead = self.leaf.heap_start().saturating_sub(PART) / PART * PART;
-        // At last the slots between.
+        // Finally the slots in between.
         let from = if self.leaf.room() < 2 * PART { FIRST } else { ahead.max(FIRST) };
         self.pages.prefetch_next(from, self.fetched_from.saturating_sub(from));
         self.fetched_from = from;
     }
 
-    /// Writes the leaf, which is complete because the record with the key `next` has no room in it.
+    /// Writes the leaf, which is complete because it has no room for the record with the key `next`.
     fn close_leaf(&mut self, next: &[u8]) -> Result<(), AccessError> {
         let plan = self.leaf.plan(Some(next));
         let page = self.pages.append(|page| self.leaf.write(&plan, page))?;
@@ -253,7 +254,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         }
     }
 
-    /// Writes the last node of each level but the highest, whose contents it returns.
+    /// Writes the last node of each level except the highest, and returns the contents of the highest.
     fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
         let root = self.tree.root;
         let refused = |error| not_a_node(root, error);
@@ -292,7 +293,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         root.validate().map(|()| empty.then_some(root))
     }
 
-    /// Puts contents into the root if the tree is empty, and keeps the pages; false if it is not.
+    /// Puts contents into the root if the tree is empty, and keeps the pages; false if the tree is not empty.
     fn try_install(
         &self,
         top: &[u8],

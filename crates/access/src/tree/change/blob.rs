@@ -7,8 +7,8 @@ use std::io::Read;
 use vellum_base::{HEADER_BYTES, checksum};
 use vellum_pool::Pager;
 
-/// Writes `length` bytes from `source` to a new extent. Nothing refers to it yet: the caller persists it and refers to it, or
-/// abandons it.
+/// Writes `length` bytes from `source` to a new extent. Nothing refers to the extent yet: the caller persists it and
+/// refers to it, or abandons it.
 pub(crate) fn write_blob<P: Pager>(
     pager: &P,
     length: u64,

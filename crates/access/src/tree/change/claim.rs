@@ -9,13 +9,13 @@ use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Whether records are [claimed](Self::claim) before they are changed. Whether changes need an LSN was asked when the leaf was latched.
+    /// Whether records are [claimed](Self::claim) before a change. `needs_lsn` was asked when the leaf was latched.
     #[inline(always)]
     pub(in crate::tree) fn claims(&self, needs_lsn: bool) -> bool {
         self.view.as_ref().is_some_and(|view| !view.is_alone(needs_lsn))
     }
 
-    /// Claims the record of `key` in a latched leaf, in slot `index` if it is there, which is about to be changed or removed.
+    /// Claims the record of `key` in a latched leaf before it is changed or removed. `index` is its slot if it exists.
     #[inline(always)]
     pub(in crate::tree) fn claim(
         &self,
@@ -25,12 +25,12 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Result<(), Claim>, Interrupt> {
         match &self.view {
             None => Ok(Ok(())),
-            // What is out of line gets copies, so that the guard stays in registers if there is no view.
+            // The code out of line gets copies, so that the guard stays in registers if there is no view.
             Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), removes),
         }
     }
 
-    /// Whether what a leaf holds under `key`, be that nothing, is what the writer sees. The leaf is validated afterwards.
+    /// Checks that the writer sees what a leaf holds under `key`, even if that is nothing. The leaf is validated later.
     #[inline(always)]
     pub(in crate::tree) fn check(&self, leaf: &P::Optimistic<'p>, key: &[u8]) -> Result<(), Claim> {
         match &self.view {
@@ -42,13 +42,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// On whose behalf records are changed.
+    /// The originator of changes of records, for their log records.
     #[inline(always)]
     pub(in crate::tree) fn recorder(&self) -> Option<&dyn Recorder> {
         self.view.as_ref().map(|view| view as &dyn Recorder)
     }
 
-    /// The extent of a large value that the record of a change frees which replaces or removes it.
+    /// The extent of a large value, if the log record that replaces or removes the value also frees it.
     #[inline(always)]
     pub(in crate::tree) fn freed(&self, extent: Option<Extent>) -> Option<Extent> {
         match &self.view {
@@ -94,7 +94,7 @@ fn claim_by(
     }
 }
 
-/// Out of line: what is returned nearly always is made anew, and not copied with what it has around it.
+/// Out of line, so that the usual result is built in place, and not copied with the data around it.
 #[cold]
 #[inline(never)]
 fn refuse(refused: Claim) -> Result<Result<(), Claim>, Interrupt> {

@@ -11,10 +11,11 @@ use vellum_base::{Extent, PageId};
 use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Frees all pages of the tree, the root's included. No other handle may use the tree meanwhile or afterwards.
+    /// Frees all pages of the tree, including the root. No other handle may use the tree meanwhile or afterwards.
     ///
     /// # Errors
-    /// If a page cannot be read: the pages below it are not freed then, all others are. The first error is returned.
+    /// If a page cannot be read: then the pages below it are not freed, and all others are. The first error is
+    /// returned.
     pub fn destroy(self) -> Result<(), AccessError> {
         let mut group = RecordGroup::begin(self.pager);
         let result = self.destroy_in(&mut group);
@@ -22,11 +23,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         result
     }
 
-    /// [`destroy`](Self::destroy) together with the removal of the record of another tree that says where this one is: see
-    /// [`RecordGroup`]. Until then nothing is freed.
+    /// [`destroy`](Self::destroy) together with the removal of the record of another tree that says where this tree is:
+    /// see [`RecordGroup`]. Until the group ends nothing is freed.
     ///
     /// # Errors
-    /// As for `destroy`. The group may be ended all the same.
+    /// As for `destroy`. The group may be ended even so.
     pub fn destroy_in(self, group: &mut RecordGroup<'p, P>) -> Result<(), AccessError> {
         // Nothing is latched or allocated before the first record.
         self.pager.admit_changes()?;
@@ -35,11 +36,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         result
     }
 
-    /// Removes all records at once, and leaves the root as an empty leaf. No thread may change the tree any more: see
-    /// [`while_current`](Self::while_current). A thread that reads it finds what was there, or nothing.
+    /// Removes all records at once, and leaves the root as an empty leaf. No thread may still change the tree: see
+    /// [`while_current`](Self::while_current). A thread that reads it finds the old records, or nothing.
     ///
     /// # Errors
-    /// If a page cannot be read: the tree is as it was then.
+    /// If a page cannot be read: then the tree is unchanged.
     pub fn truncate(&self) -> Result<(), AccessError> {
         self.pager.admit_changes()?;
         let (mut extents, found) = self.extents();
@@ -55,7 +56,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     fn try_replace_root(&self, image: &[u8], group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
         let root = Latched::latch(self.pager.root(self.root)?)?;
-        // The root is given up first, so no thread comes to what is freed then.
+        // The root is released first, so no thread reaches pages that are freed after that.
         let mut change = self.change((root, group))?;
         let AtomicChange { pages: (root, _), recording, .. } = &mut change;
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(image) };
@@ -64,8 +65,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(())
     }
 
-    /// The extents of the tree with the levels of nodes, those above first; values have the level of leaves. If a page cannot be read,
-    /// those below it are missing, and the first such error is told.
+    /// The extents of the tree with the levels of nodes, upper levels first; values have the level of leaves. If a page
+    /// cannot be read, the extents below it are missing, and the first such error is returned.
     fn extents(&self) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
         let (mut result, mut found) = (Ok(()), HashMap::new());
         let mut todo = vec![(self.root, None)];

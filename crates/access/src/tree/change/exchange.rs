@@ -1,4 +1,4 @@
-//! Changing a record if it is as it was: what compare-and-swap and changes of the length of a value are made of.
+//! Changing a record only if it is unchanged: the basis of compare-and-swap and of changes of a value's length.
 
 use crate::blob::BlobReference;
 use crate::error::AccessError;
@@ -9,7 +9,7 @@ use crate::tree::read::record::{Part, Record, Wanted, read, read_value};
 use crate::tree::{Tree, Written, check_key};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
-/// What a tree holds under a key: see [`Tree::held`].
+/// The contents of a tree under a key: see [`Tree::held`].
 #[derive(Debug)]
 pub struct Held(Option<(Vec<u8>, Option<BlobReference>)>);
 
@@ -34,14 +34,14 @@ impl Held {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// What the tree holds under `key`, for [`exchange`](Self::exchange). A large value is copied; one that the pool has no room for is
-    /// read past it.
+    /// What the tree holds under `key`, for [`exchange`](Self::exchange). A large value is copied; if the pool has no
+    /// room for it, it is read past the pool.
     ///
     /// # Errors
-    /// As for [`get`](Self::get); [`AccessError::Conflict`] if that is not what the tree's view sees.
+    /// As for [`get`](Self::get); [`AccessError::Conflict`] if the tree's view sees something else.
     pub fn held(&self, key: &[u8]) -> Result<Held, AccessError> {
         check_key(key)?;
-        // What the leaf holds is changed, if that is what the writer sees.
+        // The value in the leaf is what will be changed, provided that the writer sees it.
         let newest = Self { view: None, ..*self };
         let held = match self.pager.run(|| self.try_held(&newest, key, true)) {
             Err(PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. }) => {
@@ -73,7 +73,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         })))
     }
 
-    /// The same, without holding a large value in the pool.
+    /// [`try_held`](Self::try_held) without holding a large value in the pool.
     #[cold]
     fn held_in_parts(&self, newest: &Self, key: &[u8]) -> Result<Result<Held, Claim>, AccessError> {
         loop {
@@ -84,18 +84,18 @@ impl<'p, P: Pager> Tree<'p, P> {
             let Held(Some((value, Some(reference)))) = &mut held else { return Ok(Ok(held)) };
             value.resize(reference.length as usize, 0);
             match BlobReader::new(*newest, key, *reference).read_at(0, value) {
-                // It was replaced meanwhile.
+                // The value was replaced meanwhile.
                 Err(AccessError::ValueChanged) => {}
                 done => return done.map(|_| Ok(held)),
             }
         }
     }
 
-    /// Stores `new` under `key`, or removes the key if that is `None`, if the tree still holds what it held; returns whether
-    /// it did. Atomic: what was held, and what is now, lie at one moment.
+    /// Stores `new` under `key`, or removes the key if `new` is `None`, provided that the tree still holds `held`;
+    /// returns whether it did. Atomic: the comparison and the change belong to one moment.
     ///
     /// # Errors
-    /// As for [`insert`](Self::insert). The record is then as it was.
+    /// As for [`insert`](Self::insert). The record is then unchanged.
     ///
     /// ```
     /// # use vellum_access::Tree;

@@ -1,10 +1,10 @@
-//! What a record must be for a change of it.
+//! The condition on a record for a change of it.
 
 use crate::blob::BlobReference;
 use crate::node::NodeView;
 use crate::tree::read::record::{StoredValue, value_in};
 
-/// What a leaf must hold under a key for it to be changed.
+/// The value that a leaf must hold under a key for the record to be changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum Expected<'h> {
     Inline(&'h [u8]),
@@ -12,7 +12,7 @@ pub(in crate::tree) enum Expected<'h> {
 }
 
 impl Expected<'_> {
-    /// Whether a latched leaf holds that.
+    /// Whether a latched leaf holds the expected value.
     pub fn is_held(self, leaf: NodeView<&[u8]>, index: usize) -> bool {
         match (self, value_in(leaf, index)) {
             (Self::Inline(expected), Some(StoredValue::Inline(held))) => expected == held,

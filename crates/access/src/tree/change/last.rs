@@ -1,4 +1,4 @@
-//! The record of a tree by which a group of changes happens.
+//! The record of a tree that completes a group of changes.
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
@@ -14,8 +14,8 @@ use vellum_base::primitive::AtomicU64;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Stores `value` under `key` if the key is new, and with it does what is in the group; returns whether the key was. If
-    /// not, nothing of the group happens.
+    /// Stores `value` under `key` if the key is new, and makes the changes of the group with it; returns whether the
+    /// key was new. If it was not, nothing of the group happens.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert). Nothing of the group happens then.
@@ -41,8 +41,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         placed
     }
 
-    /// Removes `key` and its value, and with it does what is in the group; returns whether the key was there. If not,
-    /// nothing of the group happens.
+    /// Removes `key` and its value, and makes the changes of the group with it; returns whether the key existed. If it
+    /// did not, nothing of the group happens.
     ///
     /// # Errors
     /// As for [`remove`](Self::remove). Nothing of the group happens then.
@@ -75,8 +75,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
     }
 
-    /// The tree as only the thread changes it that ends the group: that is not part of a transaction, and claims nothing. Pages that old
-    /// snapshots need are kept all the same, which a tree without a view would not do.
+    /// The tree as the thread that ends the group changes it: outside transactions, without claims. It has a view,
+    /// since a tree without a view would not keep the pages that old snapshots need.
     fn newest(&self) -> Self {
         static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
         let view = View { settled: &SETTLED, isolation: &Unshared, writer: Writer::None, open: None };

@@ -1,7 +1,7 @@
 //! Merging sparse nodes with their neighbours.
 //!
 //! A node is sparse if its records take less than two fifths of the bytes that its fences leave them. It is merged with
-//! a neighbour if both fit into one page. If they do not, that is no error, it only costs space.
+//! a neighbour if both fit into one page. If they do not fit, that is no error; it only costs space.
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording};
@@ -72,14 +72,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Whether child `left_index` and the next one look as if they fit into one page.
+    /// Whether child `left_index` and the next child seem to fit into one page.
     fn might_fit(&self, parent: &P::Optimistic<'p>, left_index: usize) -> Result<bool, Interrupt> {
         let view = NodeView::new(parent.bytes());
         let level = Some(view.level());
         let left = self.pager.child(parent, view.child_place(left_index))?;
         let right = self.pager.child(parent, view.child_place(left_index + 1))?;
         // Both are checked because both will be latched: a damaged parent may refer to a page that this thread has
-        // latched already, for which it would wait for ever.
+        // already latched, for which it would wait for ever.
         self.level_of(&left, level)?;
         self.level_of(&right, level)?;
         let (left_view, right_view) = (NodeView::new(left.bytes()), NodeView::new(right.bytes()));
@@ -111,7 +111,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let AtomicChange { pages: ((parent, left), Doomed(right)), recording, .. } = &mut change;
         let right = NodeImage::of(right.page());
         let absorb = PageChange::Absorb { separator: &separator, right };
-        // Fails mostly because they do not fit into one page.
+        // Usually fails because they do not fit into one page.
         let mut both = [0; NODE_BYTES];
         let Ok(both) = Recording::prepare(left, absorb, &mut both) else { return Ok(Merged::Nothing) };
         let forget = PageChange::RemoveSeparator { separator: &separator };

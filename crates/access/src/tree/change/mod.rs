@@ -1,4 +1,4 @@
-//! Changing a tree: records in leaves, and the splits and merges that follow from that.
+//! Changing a tree: records in leaves, and the splits and merges that result.
 
 pub(super) mod blob;
 mod claim;
@@ -19,11 +19,11 @@ use vellum_base::primitive::Ordering;
 use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Begins to change pages of the tree that are latched. Records that will be changed have been claimed: a thread that finds the claims
-    /// later finds that pages are kept, or these are kept.
+    /// Begins to change latched pages of the tree. The records to be changed have been claimed already, so if this
+    /// change does not keep its pages, a keeper that is armed later finds the claims.
     ///
     /// # Errors
-    /// If there is another tree in its place.
+    /// If the tree has been replaced by another one.
     #[inline(always)]
     pub(in crate::tree) fn change<S: PageSet<'p, P>>(
         &self,
@@ -33,22 +33,22 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.begin_change(pages, self.pager.needs_lsn()))
     }
 
-    /// Makes sure that there is no other tree in its place: asked when pages are latched, before [`begin_change`](Self::begin_change).
+    /// Checks that the tree was not replaced. Asked with pages latched, before [`begin_change`](Self::begin_change).
     ///
     /// # Errors
-    /// If there is.
+    /// If it has been replaced.
     #[inline(always)]
     pub(in crate::tree) fn check_root(&self) -> Result<(), Interrupt> {
-        // Relaxed: a thread that truncates the tree has stored another root before it latched any page of it, so what is latched after that is
-        // refused, and it sees what was latched before.
+        // Relaxed: a thread that truncates the tree stores another root before it latches any page of it. Pages latched
+        // later are refused, and that thread sees the changes of pages latched before.
         if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
             return Err(PoolError::Cancelled.into());
         }
         Ok(())
     }
 
-    /// [`change`](Self::change) after [`check_root`](Self::check_root): a change that is wrapped in a `Result` and taken out again is copied with
-    /// its padding, in pieces that the processor cannot forward to each other.
+    /// [`change`](Self::change) after [`check_root`](Self::check_root): a change that is wrapped in a `Result` and
+    /// unwrapped is copied with its padding, in pieces that the processor cannot forward to each other.
     #[inline(always)]
     pub(in crate::tree) fn begin_change<S: PageSet<'p, P>>(
         &self,

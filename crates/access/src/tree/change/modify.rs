@@ -1,4 +1,4 @@
-//! Changing a value where it lies.
+//! Changing a value in place.
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched};
@@ -9,11 +9,11 @@ use crate::tree::{Tree, check_key};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
-/// How an attempt to change a value ended.
+/// The result of an attempt to change a value.
 enum Modified<T, L> {
     /// The key has no value.
     Nothing,
-    /// The value was changed: the result of the change, and the leaf afterwards.
+    /// The value was changed: the result of `change`, and the leaf after the change.
     Changed(T, L),
     /// The value is a large one, and is unchanged.
     Large,
@@ -21,7 +21,7 @@ enum Modified<T, L> {
     Denied(Claim),
 }
 
-/// A leaf in which values were changed one after the other, and nothing else was.
+/// A leaf in which values were changed one after the other, and nothing else.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct ChangedLeaf {
     pub(in crate::tree) page: PageId,
@@ -33,16 +33,16 @@ pub(in crate::tree) struct ChangedLeaf {
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns its result;
-    /// `None`, without calling it, if there is no value. No other thread reads or writes the value in between, so that
-    /// several threads may count in one value.
+    /// returns `None`, without calling it, if there is no value. No other thread reads or writes the value in between,
+    /// so several threads can use one value as a counter.
     ///
-    /// A value in a leaf is changed where it lies, under the leaf's latch: `change` should be short, and must not
-    /// use the tree. A large value is copied, changed and stored anew, and again if another thread was faster:
-    /// `change` may then be called several times, each time with the present value; its last result counts. If it
-    /// panics, the pool takes the page for half changed and is not closed cleanly any more.
+    /// A value in a leaf is changed in place, under the leaf's latch: `change` should be short, and must not use the
+    /// tree. A large value is copied, changed and stored anew, and again if another thread was faster: `change` may
+    /// then be called several times, each time with the present value, and its last result counts. If `change` panics,
+    /// the pool considers the page half changed and can no longer be closed cleanly.
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`update`](Self::update). The value is then as it was.
+    /// As for [`get`](Self::get) and [`update`](Self::update). The value is then unchanged.
     ///
     /// ```
     /// # use vellum_access::Tree;
@@ -78,8 +78,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Reserves the record of `key`, be it there or not, for the transaction of the tree's view: until that has ended no other can
-    /// change it. Nothing is changed, and nothing logged.
+    /// Reserves the record of `key`, whether it exists or not, for the transaction of the tree's view: no other
+    /// transaction can change it before this one ends. Nothing is changed, and nothing logged.
     ///
     /// # Errors
     /// As for a change of the record.
@@ -142,7 +142,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// [`change_latched`](Self::change_latched), apart from what a change does that needs no LSN.
+    /// [`change_latched`](Self::change_latched), kept out of the code for a change that needs no LSN.
     #[inline(never)]
     fn change_with_lsn<T>(
         &self,
@@ -176,7 +176,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Modified::Changed(result, leaf))
     }
 
-    /// Stores a changed copy of a large value, unless the key has another value by then, or none.
+    /// Stores a changed copy of a large value, unless the key has another value or none by then.
     fn exchange_blob<T>(
         &self,
         key: &[u8],

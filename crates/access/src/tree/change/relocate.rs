@@ -1,7 +1,8 @@
-//! Moving what lies at the end of the file nearer to its beginning, while others read and write.
+//! Moving pages from the end of the file nearer to its beginning, while other threads read and write.
 //!
-//! A node is copied to a new page, its parent refers to that, and the old page is freed: one atomic change, so a crash leaves the one
-//! or the other. Readers that have the old page find that it has changed, or its parent, and begin anew. The root stays where it is.
+//! A node is copied to a new page, its parent refers to the new page, and the old one is freed. That is one atomic
+//! change, so a crash leaves either state. A reader that has the old page finds that the page or its parent has
+//! changed, and begins again. The root stays where it is.
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
@@ -14,25 +15,25 @@ use crate::tree::{Tree, Written};
 use vellum_base::{HEADER_BYTES, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
-/// Something that [`Tree::relocate`] came to.
+/// A node or value that [`Tree::relocate`] has reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relocation {
     /// A node that may stay.
     Seen,
-    /// A node, which has been moved.
+    /// A node that has been moved.
     Moved,
     /// A node that cannot be moved: it is the root, or there is no free page before the limit.
     Stays,
-    /// A large value that is to be moved by [`Tree::move_value`]: its key, and how many pages it has.
+    /// A large value that [`Tree::move_value`] is to move: its key, and how many pages it has.
     Value(Vec<u8>, u32),
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Moves the nodes that lie at `limit` or behind it to free pages before it, and merges sparse ones. Each node is shown, and each
-    /// large value that lies there, until `go_on` returns false.
+    /// Moves the nodes at or beyond `limit` to free pages before it, and merges sparse ones. Shows each node to
+    /// `go_on`, and each large value at or beyond `limit`, until `go_on` returns false.
     ///
     /// # Errors
-    /// If a page cannot be read or changed, and those of `go_on`. What has been moved has been moved.
+    /// If a page cannot be read or changed, and the errors of `go_on`. Nodes that have been moved stay moved.
     pub fn relocate<E: From<AccessError>>(
         &self,
         limit: PageId,
@@ -62,7 +63,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                     false => Relocation::Seen,
                 };
                 if let Some(key) = upper.as_deref().filter(|_| is_sparse(node)) {
-                    // A matter of space only, and another one may be moved all the same.
+                    // Merging only saves space, and may fail; the next node can be moved all the same.
                     let _ = self.merge(key, level);
                 }
                 if !go_on(relocation)? {
@@ -80,8 +81,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(true)
     }
 
-    /// Moves the large value of `key` to a free place before `limit` if it lies at `limit` or behind it; returns whether it did. It is
-    /// the value that it was, as if it had been stored again.
+    /// Moves the large value of `key` to a free place before `limit` if it lies at or beyond `limit`; returns whether
+    /// it did. The value itself is the same, as if it had been stored again.
     ///
     /// # Errors
     /// As for [`update`](Self::update).
@@ -102,7 +103,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.place_blob(key, BlobReference { head, ..old }, mode)? == Written::Replaced)
     }
 
-    /// Copies the contents of a large value; false if it is not there any more.
+    /// Copies the contents of a large value; false if the value is no longer there.
     fn copy_large(&self, key: &[u8], old: BlobReference, target: &mut [u8]) -> Result<bool, Interrupt> {
         let leaf = self.leaf(key)?;
         match read(self, &leaf, Wanted::find(&leaf, key, Part::NONE), &mut Vec::new())? {
@@ -125,13 +126,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         limit: PageId,
     ) -> Result<Relocation, vellum_pool::PoolError> {
         self.pager.run(|| {
-            // Allocated first: it may have to wait for memory, and nothing is latched yet.
+            // Allocated first, while nothing is latched: this may have to wait for memory.
             let Some(new) = Fresh::allocate_before(self.pager, limit)? else { return Ok(Relocation::Stays) };
             let place = self.node_at(towards, level, Approach::Direct, None)?;
             let Some(Place { parent: Some((parent, _)), node }) =
                 place.filter(|place| place.node.id() == page)
             else {
-                // It has been merged with another one meanwhile, or will be met in another place.
+                // The node has been merged with another one meanwhile, or will be met in another place.
                 return Ok(Relocation::Seen);
             };
             let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
@@ -150,7 +151,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 }
 
-/// The keys of the large values of a leaf that lie at `limit` or behind it, and how many pages each has.
+/// The keys of the large values of a leaf that lie at or beyond `limit`, and how many pages each has.
 fn large_values(node: NodeView<&[u8]>, limit: PageId) -> Vec<(Vec<u8>, u32)> {
     let count = if node.is_leaf() { node.count() } else { 0 };
     let large = (0..count).filter_map(|index| match value_in(node, index) {

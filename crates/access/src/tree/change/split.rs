@@ -11,7 +11,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Splits the node at `level` on the way to `key` if it has no room; its parent first if need be.
     ///
     /// There must be room for `entry`: in a leaf, the key with a value of `value_bytes` bytes; in an inner node, a
-    /// separator. Another thread may have split the node since it was found full: to split it again would be a waste,
+    /// separator. Another thread may have split the node since it was found full: splitting it again would be a waste,
     /// and it may have too little left in it.
     pub(in crate::tree) fn split(
         &self,
@@ -28,7 +28,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Splits the node; if its parent has no room, gives the separator for which it has none.
+    /// Splits the node; if its parent has no room for the separator, returns the separator.
     fn try_split(
         &self,
         key: &[u8],
@@ -65,7 +65,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         node: P::Optimistic<'p>,
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, Interrupt> {
-        // Allocated first: it may have to wait for memory, and nothing is latched yet.
+        // Allocated first, while nothing is latched: this may have to wait for memory.
         let right = Fresh::allocate(self.pager)?;
         let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
         let (parent_id, node_id, right_id) = (parent.id(), node.id(), right.id());

@@ -1,4 +1,4 @@
-//! Undoing what a transaction has done to a record, wherever the record is by now.
+//! Undoing a transaction's change of a record, wherever the record is by now.
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, UndoChange, ValueImage};
@@ -9,12 +9,12 @@ use crate::tree::{Tree, check_key};
 use vellum_pool::{Interrupt, Pager};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Puts a record back as it was before a change, in one atomic change whose record says so if the tree's view has
-    /// [`Writer::Undo`](crate::Writer::Undo). A large value that was brought by the change is freed; one that the change has
-    /// replaced or removed is referred to again. To undo a change again that has been undone changes nothing that is seen.
+    /// Restores a record to what it was before a change, in one atomic change, whose log record says so if the tree's
+    /// view has [`Writer::Undo`](crate::Writer::Undo). A large value that came with the change is freed; one that it
+    /// replaced or removed is referred to again. Undoing a change twice changes nothing that is seen.
     ///
     /// # Errors
-    /// As for [`insert`](Self::insert). The record is then as it was left.
+    /// As for [`insert`](Self::insert). The record then stays as it was before this call.
     pub fn undo(&self, change: UndoChange<'_>) -> Result<(), AccessError> {
         match change {
             UndoChange::Restore { key, before: None } => self.remove(key).map(drop),

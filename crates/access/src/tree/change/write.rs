@@ -1,4 +1,4 @@
-//! Changing a tree: the leaf is found without latches, and latched at the end.
+//! Writes to a tree: the leaf is found without latches, and latched at the end.
 
 use crate::blob::{BlobReference, MAX_VALUE_BYTES};
 use crate::error::{AccessError, damaged};
@@ -12,33 +12,34 @@ use std::io::Read;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
-/// How often a write tries to put a record into a leaf that is full, and splits it. It takes a few attempts, and more
-/// while other threads fill the leaf again. The limit ends the attempts in a damaged leaf that never gets room.
+/// How often a write tries to put a record into a full leaf and splits the leaf. Usually a few attempts suffice; it
+/// takes more while other threads fill the leaf again. The limit ends the attempts in a damaged leaf that never gets
+/// room.
 pub(in crate::tree) const ATTEMPTS_MAX: u32 = 1 << 16;
 
-/// What a write did.
+/// The effect of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
     /// The key was new.
     Inserted,
     /// The key had a value, which was replaced.
     Replaced,
-    /// Nothing was done: the tree had the key and should not have had it, or the other way round.
+    /// Nothing was done: the tree had the key and should not have had it, or vice versa.
     Refused,
 }
 
-/// On what the storing of a value depends.
+/// The condition for storing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// The key is new.
+    /// The key must be new.
     Insert,
-    /// The key has a value, which is replaced.
+    /// The key must have a value, which is replaced.
     Update,
-    /// Nothing.
+    /// No condition.
     Upsert,
 }
 
-/// What a write may do.
+/// The condition for a write, and its kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum Mode<'h> {
     Insert,
@@ -46,7 +47,7 @@ pub(in crate::tree) enum Mode<'h> {
     Upsert,
     /// Replace this value, and no other.
     Exchange(&'h Expected<'h>),
-    /// Store what was there before: a large value is allocated already.
+    /// Store what was there before: a large value is already allocated.
     Restore,
 }
 
@@ -61,11 +62,11 @@ impl From<WriteMode> for Mode<'_> {
     }
 }
 
-/// How an attempt to put a record into its leaf ended; `None` if the leaf is full.
+/// The result of an attempt to put a record into its leaf; `None` if the leaf is full.
 type Placed = Result<Result<Option<Written>, Claim>, Interrupt>;
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Stores `value` under `key` if the key is new; returns whether it was.
+    /// Stores `value` under `key` if the key is new; returns whether the key was new.
     ///
     /// # Errors
     /// If the key or value is too long, the disk is full, or a page cannot be read or written. The tree is
@@ -84,7 +85,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.write(key, value, WriteMode::Update)? == Written::Replaced)
     }
 
-    /// Stores `value` under `key`, whether or not it has a value; returns which it was.
+    /// Stores `value` under `key`, whether or not it has a value; returns which of the two happened.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
@@ -93,7 +94,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.write(key, value, WriteMode::Upsert)
     }
 
-    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    /// Stores the next `length` bytes of `source` under `key`, without holding all of them in memory at once.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert), and if `source` fails or ends too early.
@@ -123,7 +124,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.remove_if(key, None)
     }
 
-    /// Removes `key` and its value, if that is the one that is expected.
+    /// Removes `key` and its value, if the value is the expected one.
     pub(in crate::tree) fn remove_if(
         &self,
         key: &[u8],
@@ -133,14 +134,15 @@ impl<'p, P: Pager> Tree<'p, P> {
         let removed = self.pager.run(|| self.try_remove(key, expected, ()))?;
         let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {
-            // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
+            // The key is gone, whether or not this succeeds. Nodes that are not merged now cost space until the next
             // removal nearby; a page that cannot be read is reported by operations that need its contents.
             let _ = self.merge(key, 0);
         }
         Ok(removed.is_some())
     }
 
-    /// Stores `value` under `key` if `mode` lets it: [`insert`](Self::insert), [`update`](Self::update) or [`upsert`](Self::upsert).
+    /// Stores `value` under `key` if `mode` allows it: [`insert`](Self::insert), [`update`](Self::update) or
+    /// [`upsert`](Self::upsert).
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
@@ -148,8 +150,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.write_as(key, value, mode.into())
     }
 
-    /// [`write`](Self::write), inlined: what the tree is made of need not lie in memory. So it is long, and not for functions of
-    /// which there are many.
+    /// [`write`](Self::write), inlined: the parts of the tree handle need not lie in memory. The code is long, so this
+    /// is not for functions with many instances.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
@@ -186,7 +188,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         source: &mut dyn Read,
         mode: Mode,
     ) -> Result<Written, AccessError> {
-        // So that no large value is written in vain. Whether the tree has the key is decided at the leaf.
+        // So that no large value is written in vain. The leaf decides later whether the tree has the key.
         let depends = matches!(mode, Mode::Insert | Mode::Update);
         if depends {
             let refused = self.pager.run(|| self.refuses(&self.find(key)?, key, mode))?;
@@ -198,7 +200,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_blob(key, reference, mode)
     }
 
-    /// Puts the reference to a large value that was just written into its leaf; frees the value if that does not happen.
+    /// Puts the reference to a large value that was just written into its leaf; frees the value if that fails.
     pub(in crate::tree) fn place_blob(
         &self,
         key: &[u8],
@@ -214,7 +216,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         written
     }
 
-    /// Puts a record into its leaf, splitting what is full on the way.
+    /// Puts a record into its leaf, and splits full nodes on the way.
     #[inline(never)]
     pub(in crate::tree) fn place(
         &self,
@@ -240,7 +242,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Goes on after the first attempt. Out of line: most changes take one attempt, and keep nothing for the next one.
+    /// Continues after the first attempt. Out of line: most changes take one attempt, and keep nothing for the next
+    /// one.
     #[cold]
     #[inline(never)]
     fn place_again(
@@ -278,8 +281,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_in_leaf(leaf, key, value, kind, mode)
     }
 
-    /// Puts a small value into the leaf that covers its key. `None` if the leaf is full, the value is not small, or the record
-    /// must not be changed: then [`write`](Self::write) does it, and may wait.
+    /// Puts a small value into the leaf that covers its key. `None` if the leaf is full, the value is not small, or the
+    /// record must not be changed: then [`write`](Self::write) is to be used, which may wait.
     pub(in crate::tree) fn write_in_leaf(
         &self,
         leaf: P::Optimistic<'p>,
@@ -298,7 +301,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     fn hinted_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
         let end = self.hints?.ends.mine();
         let (page, token) = end.get()?;
-        // It has not changed, so it still is a leaf of this tree.
+        // It has not changed, so it is still a leaf of this tree.
         match self.pager.reacquire(page, token) {
             Some(leaf) if NodeView::new(leaf.bytes()).covers(key) => Some(leaf),
             _ => {
@@ -334,7 +337,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// [`place_latched`](Self::place_latched), apart from what a change does that needs no LSN.
+    /// [`place_latched`](Self::place_latched), kept out of the code for a change that needs no LSN.
     #[inline(never)]
     fn place_with_lsn(
         &self,
@@ -347,8 +350,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_latched::<true>(leaf, at, key, value, mode)
     }
 
-    /// Puts a record into slot `index` of its leaf, which is `found` there or is not.
-    // The compiler knows whether the change needs an LSN: if not, nothing is left of what gives it one.
+    /// Puts a record into slot `index` of its leaf. `found` says whether the record is there already.
+    // The compiler knows whether the change needs an LSN: if not, it drops all the code for it.
     #[inline(always)]
     fn place_latched<const NEEDS_LSN: bool>(
         &self,
@@ -403,13 +406,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Where the record of `key` is, or the place for it.
+    /// The location of the record of `key`, or the place for it.
     #[inline(always)]
     fn find(&self, key: &[u8]) -> Result<RecordLocation<P::Optimistic<'p>>, Interrupt> {
         Ok(RecordLocation::of(self.leaf(key)?, key))
     }
 
-    /// Whether a write changes nothing because of what the leaf holds, which latches nothing.
+    /// Whether a write changes nothing because of what the leaf holds. Such a write latches nothing.
     #[inline(always)]
     fn refuses(
         &self,
@@ -458,7 +461,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Ok(Some(sparse)))
     }
 
-    /// The blob to which a record of a latched leaf refers, and which will be freed.
+    /// The large value to which a record of a latched leaf refers, and which will be freed.
     fn old_blob(
         &self,
         id: PageId,

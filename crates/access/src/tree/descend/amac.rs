@@ -1,15 +1,15 @@
 //! Many operations as a queue of state machines (*AMAC*, asynchronous memory access chaining: Kocberber, Falsafi, Grot,
-//! PVLDB 2015): the machine of one descent.
+//! PVLDB 2015): the state machine of one descent.
 //!
-//! Unlike the operations of a group, each is at a node of its own, may wait for a page to be read, and goes on from the
-//! parent when the page is there. A step touches only what an earlier one has had fetched into the processor's cache,
-//! and tells what the next one will touch; the owner of the queue begins all fetches of a round together.
+//! Unlike the operations of a group, each one is at a node of its own, may wait for a page to be read, and continues
+//! from the parent when the page is there. A step touches only what an earlier step has fetched into the processor's
+//! cache, and says what the next one will touch; the owner of the queue begins all fetches of a round together.
 
 use super::{Approach, Descent, Fetch, Towards};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, Pager};
 
-/// How far a descent has come. It holds no latch.
+/// The progress of a descent. It holds no latch.
 pub(in crate::tree) enum DescentState<'p, P: Pager + 'p> {
     /// The descent begins at the root.
     Start,
@@ -20,8 +20,8 @@ pub(in crate::tree) enum DescentState<'p, P: Pager + 'p> {
 }
 
 impl<'p, P: Pager + 'p> DescentState<'p, P> {
-    /// Takes the next step towards `key`, and adds to `fetches` what the one after that will read. Gives the leaf once
-    /// it is reached, at every call. After a miss the caller repeats the step; after a conflict it starts anew.
+    /// Takes the next step towards `key`, and adds to `fetches` what the step after that will read. Returns the leaf
+    /// once it is reached, at every call. After a miss the caller repeats the step; after a conflict it starts again.
     #[inline]
     pub fn advance(
         &mut self,
@@ -51,8 +51,8 @@ impl<'p, P: Pager + 'p> DescentState<'p, P> {
         Ok(None)
     }
 
-    /// The root or, if it is no leaf and no parent of leaves, the node below: both are in the cache anyway, because
-    /// every operation reads them.
+    /// The root or, if the root is neither a leaf nor a parent of leaves, the node below it: both are in the cache
+    /// anyway, because every operation reads them.
     fn top(pager: &'p P, root: PageId, key: &[u8]) -> Result<Descent<'p, P>, Interrupt> {
         let mut descent = Descent::begin(pager, root)?;
         if descent.level >= 2 {

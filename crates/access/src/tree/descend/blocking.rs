@@ -21,8 +21,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// The node at `level` in the given direction, with its parent. `None` if the tree is not that high. The last step
-    /// has the given approach. If an operation will go on to the next node in some direction, the beginning of that is fetched
-    /// into the processor's cache beside the node's own.
+    /// uses the given approach. If the operation `goes_on` to the next node in some direction, the beginning of that
+    /// node is fetched into the processor's cache as well.
     pub(in crate::tree) fn node_at(
         &self,
         towards: Towards<'_>,
@@ -76,8 +76,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Place { parent: Some((parent, place)), node: descent.node })
     }
 
-    /// Copies the node at `level` in the given direction, at one moment. False if the tree is not that high; `None` if that would
-    /// have to wait, and must not.
+    /// Copies the node at `level` in the given direction, as of one moment. `Some(false)` if the tree is not that high;
+    /// `None` if this would have to wait, and must not.
     pub(in crate::tree) fn copy_node(
         &self,
         towards: Towards<'_>,
@@ -101,13 +101,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Runs an operation until it ends. Where it must not wait: `None` if a page is not in memory or stays latched.
+    /// Runs an operation until it ends. If it must not wait: `None` if a page is not in memory or stays latched.
     pub(in crate::tree) fn attempt<T>(
         &self,
         may_wait: bool,
         mut operation: impl FnMut() -> Result<T, Interrupt>,
     ) -> Result<Option<T>, PoolError> {
-        /// How often an operation that must not wait begins anew.
+        /// How often an operation that must not wait is restarted.
         const CONFLICTS_MAX: u32 = 8;
         if may_wait {
             return self.pager.run(operation).map(Some);

@@ -1,25 +1,25 @@
-//! Many operations side by side, as long as all pages that they need are in memory (*group prefetching*: Chen, Ailamaki,
-//! Gibbons, Mowry, ICDE 2004).
+//! Many operations side by side, as long as all pages that they need are in memory (*group prefetching*: Chen,
+//! Ailamaki, Gibbons, Mowry, ICDE 2004).
 //!
 //! They go down the tree level by level: all choose their children, then all children are fetched into the processor's
-//! cache, then all follow. So their cache misses overlap, and no operation needs a state of its own. Where one cannot go
-//! on (its page is not in memory, is latched, or has changed), the group ends.
+//! cache, then all follow. So their cache misses overlap, and no operation needs a state of its own. Where one
+//! operation cannot go on (its page is not in memory, is latched, or has changed), the group ends.
 //!
-//! The fetches of a level are issued one right after the other, so that their address translations overlap: an
-//! instruction that waits for a translation keeps instructions far after it from beginning.
+//! The fetches of a level are issued right after one another, so that their address translations overlap: an
+//! instruction that waits for a translation keeps later instructions from starting.
 
 use super::{Approach, Descent, Towards};
 use crate::tree::{Tree, check_key};
 use vellum_pool::Pager;
 
-/// How many operations go side by side: enough that a fetch is done when the operation's next turn comes, few enough
-/// that its line is still in the innermost cache.
+/// How many operations go side by side: enough that a fetch is done when the operation's next turn comes, and few
+/// enough that the fetched line is still in the innermost cache.
 pub(in crate::tree) const GROUP_SIZE: usize = 32;
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// The leaves that cover the keys of up to [`GROUP_SIZE`] items; what a search in them will read is being fetched
-    /// into the cache. Elements beyond those of the items have no meaning. `None` if a leaf cannot be reached without
-    /// waiting, or a key is too long.
+    /// into the cache. Array elements beyond the number of items are meaningless. `None` if a leaf cannot be reached
+    /// without waiting, or a key is too long.
     #[inline]
     pub(in crate::tree) fn leaves<'t, T>(
         &self,
@@ -31,7 +31,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             return None;
         }
         let root = Descent::<P>::begin(self.pager, self.root).ok()?;
-        // All are at the same level, which is kept once and not in each.
+        // All are at the same level, which is therefore kept only once.
         let mut nodes = [root.node; GROUP_SIZE];
         let mut places = [root.place; GROUP_SIZE];
         for level in (1..=root.level).rev() {

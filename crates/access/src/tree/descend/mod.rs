@@ -1,9 +1,10 @@
-//! The way down, without latches: one step, and three ways of driving it.
+//! The way down, without latches: one step, and three drivers for it.
 //!
 //! - `step`: from a node to its child;
 //! - `blocking`: one operation at a time;
-//! - `group`: many side by side, as long as all is in memory (group prefetching);
-//! - `amac`: many as a queue of state machines, which may wait for pages (asynchronous memory access chaining).
+//! - `group`: many operations side by side, as long as all pages are in memory (group prefetching);
+//! - `amac`: many operations as a queue of state machines, which may wait for pages (asynchronous memory access
+//!   chaining).
 
 pub(in crate::tree) mod amac;
 mod blocking;
@@ -16,23 +17,23 @@ use vellum_pool::{OptimisticPage, Pager};
 
 pub(in crate::tree) use step::{Approach, Descent, Fetch};
 
-/// A node, and where its parent refers to it.
+/// A node, and the place in its parent that refers to it.
 pub(in crate::tree) struct Place<'p, P: Pager + 'p> {
-    /// The parent and the place of the child's id in it; none for the root.
+    /// The parent, and the place of the child's id in it; `None` for the root.
     pub parent: Option<(P::Optimistic<'p>, usize)>,
     pub node: P::Optimistic<'p>,
 }
 
 impl<'p, P: Pager + 'p> Place<'p, P> {
-    /// The page of the node `distance` nodes further in this direction, if they have the same parent. A guess, unless
-    /// the parent is validated.
+    /// The page of the node `distance` nodes further in this direction, if both have the same parent. This is a guess
+    /// unless the parent is validated.
     pub fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
         let (parent, place) = self.sibling(direction, distance)?;
         Some(NodeView::new(parent.bytes()).child_at(place))
     }
 
-    /// The parent, and the place in it that refers to the node `distance` nodes further in this direction, if they have
-    /// the same parent. Has no meaning unless the parent is validated.
+    /// The parent, and the place in it that refers to the node `distance` nodes further in this direction, if both have
+    /// the same parent. Meaningless unless the parent is validated.
     pub fn sibling(&self, direction: Direction, distance: usize) -> Option<(P::Optimistic<'p>, usize)> {
         let (parent, place) = self.parent?;
         let view = NodeView::new(parent.bytes());
@@ -45,14 +46,14 @@ impl<'p, P: Pager + 'p> Place<'p, P> {
     }
 }
 
-/// Where a cursor goes.
+/// The direction of a cursor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tree) enum Direction {
     Forward,
     Backward,
 }
 
-/// Which child to go to.
+/// The child to which a step goes.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum Towards<'k> {
     /// The child that covers the key.
@@ -65,8 +66,8 @@ pub(in crate::tree) enum Towards<'k> {
     Last,
 }
 
-/// Whether a node is the right one in this direction. In a sound tree it always is. In a damaged tree it may not be,
-/// and a cursor without this check could walk in a circle.
+/// Whether a node is the right one for `towards`. In a sound tree it always is. In a damaged tree it may not be, and a
+/// cursor without this check could walk in a circle.
 pub(in crate::tree) fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> bool {
     match towards {
         Towards::Key(key) => node.covers(key),
@@ -76,5 +77,5 @@ pub(in crate::tree) fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> 
     }
 }
 
-/// The fault that [`leads_on`] finds.
+/// The fault that [`leads_on`] detects.
 pub(in crate::tree) const NOT_ITS_FENCES: &str = "its fences are not the separators of its parent";

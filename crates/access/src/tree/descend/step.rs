@@ -1,8 +1,9 @@
-//! One step of a descent: from a node to its child. All drivers take this step and no other.
+//! One step of a descent: from a node to its child. All drivers use this step and no other.
 //!
-//! A step chooses the child, follows the reference to it, and checks that it is a node, one level below. The parent is
-//! validated after the child is first read (*optimistic lock coupling*), so both belonged together at one moment.
-//! Between choosing and following, a driver may fetch what will be read of the child, and do other work meanwhile.
+//! A step chooses the child, follows the reference to it, and checks that the child is a node one level below. The
+//! parent is validated after the child is first read (*optimistic lock coupling*), so both belonged together at one
+//! moment. Between choosing and following, a driver may prefetch what it will read of the child, and do other work
+//! meanwhile.
 
 use super::Towards;
 use crate::{error::damaged, node::NodeView};
@@ -19,7 +20,7 @@ pub(in crate::tree) enum Approach {
     Direct,
     /// After a prefetch of the bytes that are read first.
     Fetched,
-    /// For one read, which does not keep the page in memory.
+    /// For a single read, which does not keep the page in memory.
     InPassing,
 }
 
@@ -38,7 +39,7 @@ impl Fetch {
     }
 }
 
-/// An operation on its way down: the node that it has reached, and the place of the reference that it will follow.
+/// An operation on its way down: the node that it has reached, and the place of the reference to follow.
 pub(in crate::tree) struct Descent<'p, P: Pager + 'p> {
     pub node: P::Optimistic<'p>,
     pub level: u8,
@@ -78,9 +79,9 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         };
     }
 
-    /// The second half of a step: goes to the child that was chosen. After an interrupt nothing has changed.
-    // The new level is no part of a result: a byte in one arm of a `Result` makes the compiler move the others in
-    // bytes too, and the processor stalls when it reads the whole of what was stored so.
+    /// The second half of a step: goes to the chosen child. After an interrupt nothing has changed.
+    // The new level is not part of the result: a byte in one arm of a `Result` makes the compiler move the other arms
+    // in bytes too, and the processor stalls when it reads back as a whole what was stored in bytes.
     #[inline(always)]
     pub fn follow(&mut self, pager: &'p P, approach: Approach) -> Result<(), Interrupt> {
         let child = match approach {
@@ -88,7 +89,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
             Approach::Fetched => pager.child_fetched(&self.node, self.place)?,
             Approach::InPassing => pager.child_in_passing(&self.node, self.place)?,
         };
-        // No parent is a leaf: in a damaged tree one could be, and is refused for its child's level.
+        // No parent is a leaf. In a damaged tree one could be; its child is then refused for its level.
         let level = self.level.wrapping_sub(1);
         check_node(&child, level, Some(self.level))?;
         (self.node, self.level) = (child, level);
@@ -102,7 +103,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         self.follow(pager, approach)
     }
 
-    /// The bytes that are read first of the chosen child: its header and its hints.
+    /// The bytes of the chosen child that are read first: its header and its hints.
     #[inline(always)]
     pub fn child_header(&self) -> Fetch {
         let page = NodeView::new(self.node.bytes()).child_at(self.place);
@@ -131,7 +132,7 @@ pub(in crate::tree) fn check_node<O: OptimisticPage>(
     }
 }
 
-// The guard is taken by value, so that it need not lie in memory while all is well.
+// The guard is taken by value, so that it need not lie in memory on the normal path.
 #[cold]
 #[inline(never)]
 fn not_a_node<O: OptimisticPage>(node: O, parent_level: Option<u8>) -> Interrupt {

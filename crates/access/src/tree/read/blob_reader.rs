@@ -1,4 +1,4 @@
-//! Reading a value in parts, checked, without bringing all of it into memory.
+//! Reading a value in parts, with checks, without bringing all of it into memory.
 
 use crate::blob::{BlobReference, CHUNK_BYTES, chunks, trailer_at};
 use crate::error::{AccessError, damaged};
@@ -13,7 +13,7 @@ use vellum_vm::AlignedBuffer;
 /// Reads a large value in parts: each part is checked, and only the parts asked for are read from storage.
 ///
 /// Between two calls other operations may replace or remove the value. A later call then fails with
-/// [`AccessError::ValueChanged`], unless its part was read last.
+/// [`AccessError::ValueChanged`], unless it asks for the chunk that was read last.
 ///
 /// ```
 /// use vellum_access::Tree;

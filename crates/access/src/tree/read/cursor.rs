@@ -1,16 +1,18 @@
 //! Cursors: walking a range of keys in either direction.
 //!
-//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at first, because most ranges are
-//! short, then more, and then whole leaves; or as many as are expected to be asked for, if that is known. After each group the guard is validated, so all
-//! that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor finds its place anew, by its key.
+//! A cursor keeps an optimistic guard on its leaf, and copies records out of the leaf in groups: a few at first,
+//! because most ranges are short, then more, then whole leaves; or as many as will be asked for, if that is known.
+//! After each group the guard is validated, so all copies from one leaf belong to one moment. If the leaf has changed
+//! before the next group, the cursor finds its place again by its key.
 //!
-//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down the tree, to the leaf beyond the
-//! fence. It holds no latch between two calls. The records of a group belong to one moment, those of different groups to different ones.
+//! At the end of the leaf the cursor goes to the next child of the leaf's parent if the parent has not changed;
+//! otherwise down the tree, to the leaf beyond the fence. It holds no latch between calls. Two groups may show
+//! different moments.
 //!
-//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved* before it is validated: the
-//! cursor walks a list of what the view sees of the leaf, records that were removed included. A removed key lies within the fences of one leaf at any
-//! moment, whatever becomes of leaves. By a snapshot the list belongs to one moment. Outside of a snapshot each record does, and a commit may come
-//! between two of them.
+//! If the tree has a [`View`](crate::View), and the leaf is not older than it, the whole leaf is copied, and *resolved*
+//! before it is validated: the cursor walks a list of what the view sees of the leaf, including removed records. At any
+//! moment a removed key lies within the fences of one leaf, whatever happens to leaves. With a snapshot the list
+//! belongs to one moment. Without a snapshot each record does, and a commit may come between two of them.
 
 mod copy_size;
 mod entry;
@@ -33,11 +35,11 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// Walks the entries of a range in both directions.
 ///
-/// A cursor stands *between* two entries: [`next`](Self::next) steps over the entry after it and returns that,
-/// [`previous`](Self::previous) the entry before. A new cursor stands at the beginning of its range.
+/// A cursor stands *between* two entries: [`next`](Self::next) steps over the entry after it and returns that entry,
+/// [`previous`](Self::previous) the entry before it. A new cursor stands at the beginning of its range.
 ///
-/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed meanwhile may be returned or not. A
-/// step that fails leaves the cursor where it was, and can be repeated.
+/// An entry that is in the range all the time is returned once in each pass, in order; one that is inserted or removed
+/// meanwhile may be returned or not. A step that fails leaves the cursor where it was, and can be repeated.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -61,23 +63,23 @@ pub struct Cursor<'p, P: Pager + 'p> {
     tree: Tree<'p, P>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// Where the cursor stands, whatever becomes of the leaf.
+    /// Where the cursor stands, whatever happens to the leaf.
     stand: Stand,
-    /// The key after or before which it stands; that of the entry that was returned last.
+    /// The key before or after which the cursor stands: that of the entry that was returned last.
     key: CursorKey,
     /// The leaf in which it stands; `None` before the first step, and when the leaf has changed.
     place: Option<Place<'p, P>>,
     /// The records copied out of that leaf.
     leaf: LeafCopy,
-    /// What is seen of the leaf, if that may be something else than it holds. The copy is of the whole leaf then, and hidden.
+    /// What is seen of the leaf, if that may differ from what it holds. The copy is then of the whole leaf, and hidden.
     seen: Option<Box<SeenLeaf>>,
-    /// The slot after the cursor, or the place in what is seen.
+    /// The slot after the cursor, or the index in what is seen.
     index: usize,
-    /// The slot at which the range ends; more than the leaf has if it goes on beyond.
+    /// The slot at which the range ends; more than the leaf has if the range extends beyond the leaf.
     end: usize,
     /// How many groups have been copied since the cursor began or was moved.
     groups: usize,
-    /// How many entries are still expected to be asked for; more than [`FEW`] if nobody knows.
+    /// How many more entries are expected to be asked for; more than [`FEW`] if unknown.
     expected: usize,
     ahead: ReadAhead<'p, P>,
 }
@@ -95,14 +97,14 @@ enum Stand {
     After,
 }
 
-/// What a cursor got of the leaves.
+/// The result of an attempt to fetch records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fetched {
-    /// It is nearer to the next record, or has it.
+    /// The cursor is closer to the next record, or has it.
     More,
-    /// There is no more in the range.
+    /// The range has no more records.
     End,
-    /// It would have to wait, and must not.
+    /// The cursor would have to wait, and must not.
     WouldWait,
 }
 
@@ -146,7 +148,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.put(Stand::End);
     }
 
-    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer end of the range.
+    /// Moves to right before `key`, whether or not the tree has it; to the nearer end of the range if it is outside.
     ///
     /// # Errors
     /// If the key is too long.
@@ -163,7 +165,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(())
     }
 
-    /// Where it stands. Between two positions that steps have led from one to the other, it has seen all that is there.
+    /// Where the cursor stands. If steps led from one position to another, it has seen all entries between the two.
     pub fn position(&self) -> CursorPosition<'_> {
         match self.stand {
             Stand::Start => CursorPosition::Start,
@@ -173,12 +175,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Says that from here on no more than so many entries will be asked for: their leaves are read together, if they are not in memory. More may be.
+    /// Says that no more entries than this are wanted from here on: if not in memory, their leaves are read together.
     pub fn expect(&mut self, entries: usize) {
         self.expected = entries;
     }
 
-    /// Moves the cursor elsewhere.
     fn put(&mut self, stand: Stand) {
         self.stand = stand;
         self.groups = 0;
@@ -190,7 +191,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
-    // Inlined: an entry is many words, and would be copied through memory otherwise. What is called only tells whether there is one.
+    // Inlined: an entry is many words, and would otherwise be copied through memory. Callees only say if there is one.
     #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
@@ -215,7 +216,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
-    /// Steps over the next record that is seen of the leaf; false if that is not in the range.
+    /// Steps over the next record that is seen of the leaf; false if that record is not in the range.
     #[inline(never)]
     fn step_seen(&mut self, direction: Direction) -> Result<bool, AccessError> {
         let is_forward = direction == Direction::Forward;
@@ -279,7 +280,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
-    /// Takes the next step to get the next record in this direction copied.
+    /// Takes one step towards having the next record in this direction copied.
     #[inline(never)]
     fn fetch(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         let Some(place) = &self.place else { return self.arrive(direction, may_wait) };
@@ -296,12 +297,12 @@ impl<'p, P: Pager> Cursor<'p, P> {
             copy_size(self.groups, self.expected, (self.index, self.leaf.count(), self.end), direction);
         let copied = copy_records(&place.node, (self.index, direction), size, &mut self.leaf);
         self.groups += 1;
-        // A range that is longer than its first group and comes to the end of the leaf will mostly go on beyond.
+        // A range that is longer than its first group and comes to the end of the leaf will usually go on beyond it.
         if self.groups == GROUPS_BYTES.len() && self.leaf.holds_end(direction == Direction::Forward) {
             self.fetch_header(direction, 1);
         }
         if copied.is_err() || !self.tree.is_settled(&place.node) {
-            // The leaf has changed: neither the copy nor the place in it holds any more. Or it must be resolved.
+            // The leaf has changed, so neither the copy nor the position in it holds any more; or it must be resolved.
             self.leave();
         }
         Ok(Fetched::More)
@@ -326,7 +327,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.land_together(direction, (None, false), may_wait)
     }
 
-    /// As [`land`](Self::land). Leaves of a range that is known to be short are read side by side; how many tells whether it comes `from_edge`.
+    /// Like [`land`](Self::land), but reads the leaves of a short range side by side; `from_edge` helps to count them.
     fn land_together(
         &mut self,
         direction: Direction,
@@ -352,7 +353,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(landed)
     }
 
-    /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
+    /// Goes from the end of a leaf to the next leaf in this direction, if that leaf has any part of the range.
     fn go_on(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         let fence = self.key.cleared();
         let view = self.leaf.view();
@@ -374,8 +375,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return self.go_on_to_few(direction, sibling);
         }
         self.ahead.advance(&self.tree, (direction, may_wait), (&self.key, sibling), bound);
-        // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
-        // translation of a page's address takes longest, and the leaf is copied meanwhile.
+        // A cursor that has come this far will read the next leaves too. Their headers are fetched first: translating a
+        // page's address takes longest, and the current leaf is copied meanwhile.
         let far = self.groups >= GROUPS_BYTES.len();
         if far {
             self.fetch_header(direction, 3);
@@ -390,7 +391,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(landed)
     }
 
-    /// Goes to the next leaf if only a few entries are expected: as many leaves as these take are fetched into the processor's cache, and no more.
+    /// Goes to the next leaf if few entries are expected: prefetches into the cache only the leaves that hold them.
     fn go_on_to_few(
         &mut self,
         direction: Direction,
@@ -404,7 +405,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.land_together(direction, (sibling, true), true)
     }
 
-    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else down the tree. Copies records of it.
+    /// Goes to the cursor's leaf by `sibling` if that parent is unchanged, else down the tree. Copies records of it.
     fn land(
         &mut self,
         direction: Direction,
@@ -459,7 +460,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 let end = end_in(view, upper);
                 let reach = (index, view.count(), end);
                 let beyond = leaves_beyond(*expected, reach, direction);
-                // The next one has been fetched with this.
+                // The next leaf has been fetched together with this one.
                 let first = if may_go_on.is_some() && sibling.is_none() { 2 } else { 1 };
                 if beyond >= first
                     && let Some(page) = place.neighbour(direction, first)
@@ -474,7 +475,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 Ok::<_, Interrupt>((place, index, end))
             });
             if !matches!(landed, Ok(Some(_))) {
-                // What has been copied was not resolved.
+                // The copied records were not resolved.
                 leaf.clear();
                 *seen = None;
             }
@@ -496,7 +497,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Fetches the bytes that are read first of the leaf `distance` leaves further into the processor's cache.
+    /// Prefetches the first bytes to be read of the leaf `distance` leaves further into the processor's cache.
     fn fetch_header(&self, direction: Direction, distance: usize) {
         let place = self.place.as_ref();
         if let Some(page) = place.and_then(|place| place.neighbour(direction, distance)) {
@@ -504,7 +505,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Fetches the rest of the next leaf that is in use, by its header.
+    /// Prefetches the rest of the next leaf that is in use, according to its header.
     fn fetch_contents(&self, direction: Direction) {
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
         let Some((parent, at)) = sibling else { return };
@@ -530,7 +531,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Whether no key of the range is `key` or lies before it.
+    /// Whether every key of the range is greater than `key`.
     fn is_before_range(&self, key: &[u8]) -> bool {
         match &self.lower {
             Bound::Included(lower) => key < &lower[..],
@@ -539,7 +540,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Whether no key of the range is `key` or lies after it.
+    /// Whether every key of the range is less than `key`.
     fn is_after_range(&self, key: &[u8]) -> bool {
         match &self.upper {
             Bound::Included(upper) => key > &upper[..],
@@ -555,7 +556,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
     }
 }
 
-/// Where the leaf is in which a cursor stands that goes in this direction.
+/// The way to the leaf in which a cursor with this direction stands.
 fn towards(stand: Stand, direction: Direction, key: &[u8]) -> Towards<'_> {
     match (stand, direction) {
         (Stand::Start, _) => Towards::First,
@@ -565,7 +566,7 @@ fn towards(stand: Stand, direction: Direction, key: &[u8]) -> Towards<'_> {
     }
 }
 
-/// The slot of a leaf at which a range ends; the greatest number if it goes on beyond the leaf.
+/// The slot of a leaf at which a range ends; the greatest number if the range extends beyond the leaf.
 fn end_in<B: Bytes>(leaf: NodeView<B>, upper: &Bound<Vec<u8>>) -> usize {
     let Some(key) = key_of(upper).filter(|key| !leaf.ends_before(key)) else { return usize::MAX };
     let find = leaf.find(key);
@@ -580,7 +581,7 @@ fn resolve<'p, P: Pager>(
     leaf: &mut LeafCopy,
 ) -> Result<SeenLeaf, Interrupt> {
     leaf.copy_all(NodeView::new(node.bytes()));
-    // So that what is asked for are keys, and not a mixture of what the leaf held at several moments.
+    // So that the view is asked for keys, and not for a mixture of what the leaf held at several moments.
     node.validate()?;
     let seen =
         tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).transpose()?.unwrap_or_default();
@@ -591,7 +592,6 @@ fn resolve<'p, P: Pager>(
     Ok(seen)
 }
 
-/// The key of a bound, if there is one.
 fn key_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
     match bound {
         Bound::Included(key) | Bound::Excluded(key) => Some(key),

@@ -18,8 +18,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Replaces the contents of `target` by the value of `key`; returns whether there is one. Allocates
-    /// nothing if `target` has room.
+    /// Replaces the contents of `target` by the value of `key`; returns whether there is a value. Allocates nothing if
+    /// `target` has room.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -40,9 +40,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         read_value(self, &leaf, Wanted::find(&leaf, key, Part::ALL), target)
     }
 
-    /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
-    /// whether there is a value. No other bytes of a value in a leaf are read, so that a few bytes of a long record cost
-    /// few cache misses. Of a large value only the chunks with these bytes are read.
+    /// Replaces the contents of `target` by the bytes of the value of `key` that lie within `part`. Returns whether
+    /// there is a value. No other bytes of a value in a leaf are read, so a few bytes of a long record cost few cache
+    /// misses. Of a large value only the chunks that contain these bytes are read.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -91,8 +91,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// The value of `key`: a large one is not copied, but read where it lies, and stays latched as long as
-    /// the result lives.
+    /// The value of `key`: a large value is not copied, but read in place, and stays latched as long as the result
+    /// lives.
     ///
     /// # Errors
     /// As for [`get`](Self::get); a value larger than the pool must be read in parts: see
@@ -126,8 +126,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.pager.run(|| read_length(self, &self.leaf(key)?, key))?)
     }
 
-    /// A reader of the value of `key` in parts, if it is a large one; `None` if there is no value or a small
-    /// one, which [`get`](Self::get) reads.
+    /// A reader of the value of `key` in parts, if it is a large one; `None` if there is no value, or a small one, for
+    /// which [`get`](Self::get) is meant.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -136,7 +136,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(large.map(|large| BlobReader::new(*self, key, large.reference)))
     }
 
-    /// Runs `work` on the leaf of `key` and the large value that is seen, if there is one.
+    /// Runs `work` on the leaf of `key` and the large value that is seen under it, if any.
     pub(in crate::tree) fn with_large<T>(
         &self,
         key: &[u8],

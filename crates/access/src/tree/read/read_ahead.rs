@@ -1,17 +1,18 @@
-//! Reading the leaves that a cursor will come to, ahead of time.
+//! Reading the leaves ahead of a cursor.
 //!
-//! The leaves are named by the node above them, of which this keeps a copy. Those that are not in memory are read in
-//! requests as large as consecutive pages allow, as many pages ahead as the *window* says. The window begins small when
-//! a cursor has crossed its second leaf, so that short ranges read nothing in vain. Whenever half of it has been passed,
-//! it is filled again, so that reads are always under way. Once a leaf was missing, it is doubled first, up to 8 MiB or
-//! an eighth of the pool. Nothing is read beyond the cursor's range, or after the cursor was dropped.
+//! The node above the leaves names them; the read-ahead keeps a copy of that node. Leaves that are not in memory are
+//! read in requests as large as consecutive pages allow, as many pages ahead as the *window* says. The window starts
+//! small when a cursor has crossed its second leaf, so that short ranges read nothing in vain. Whenever half of the
+//! window has been passed, it is filled again, so that reads are always under way. Once a leaf was missing, the window
+//! is doubled each time, up to 8 MiB or an eighth of the pool. Nothing is read beyond the cursor's range, or after the
+//! cursor was dropped.
 //!
-//! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
-//! no harm: the cursor itself goes by nodes that it validates. So errors are left to the cursor too.
+//! The copy may be out of date, and lead to pages that are no longer leaves of this tree. That costs a read and does no
+//! harm: the cursor itself uses only nodes that it validates. So errors are left to the cursor too.
 //!
 //! The pages that a scan brings in do not push out pages that other operations use. They come in marked, as if unused
-//! since the clock passed; the scan's own reading does not count as a use; and when memory is short the scan gives up
-//! the pages that it has passed before it reads more.
+//! since the clock passed; the scan's own reads do not count as uses; and when memory is short the scan gives up the
+//! pages that it has passed before it reads more.
 
 use crate::node::{NODE_BYTES, NodeView};
 use crate::tree::descend::{Approach, Direction, Towards};
@@ -26,23 +27,23 @@ const WINDOW_FIRST: usize = 8;
 const WINDOW_MAX: usize = 2048;
 /// How many requests overlap.
 const DEPTH: usize = 128;
-/// A range whose number of entries is not known is read as a whole, if it has no more leaves than this.
+/// A range with an unknown number of entries is read as a whole if it has no more leaves than this.
 const NEAR: usize = 4;
-/// So many requests or fewer are waited for together: the thread sleeps once.
+/// Up to this many requests are waited for together: the thread sleeps once.
 const TOGETHER: usize = 16;
-/// After so many leaves a cursor counts as a scan, which has no influence on what stays in memory.
+/// After this many leaves a cursor counts as a scan, which does not influence what stays in memory.
 const SCAN_LEAVES: usize = 8;
 
-/// The leaves that a cursor will come to.
+/// The leaves ahead of a cursor.
 pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
     /// `None` until a leaf is missing.
     reads: Option<P::Misses<'p>>,
     direction: Direction,
     /// Leaves crossed in this direction.
     crossed: usize,
-    /// How many leaves ahead were fetched when the window was filled last.
+    /// The number of leaves that were fetched ahead when the window was last filled.
     window: usize,
-    /// A copy of the node above the leaves; empty before the first.
+    /// A copy of the node above the leaves; empty before the first copy.
     parent: Vec<u8>,
     /// The next child of that node to be read ahead.
     next: usize,
@@ -50,11 +51,11 @@ pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
     missed: bool,
     /// Whether all leaves of the range have been read ahead.
     exhausted: bool,
-    /// The leaves ahead, the nearest first, and whether this scan has brought them in.
+    /// The leaves ahead, nearest first, and whether this scan has brought them in.
     ahead: VecDeque<(PageId, bool)>,
     /// The leaf that the cursor is in, if this scan has brought it in.
     current: Option<PageId>,
-    /// Leaves that this scan has brought in and passed, the oldest first.
+    /// Leaves that this scan has brought in and passed, oldest first.
     passed: VecDeque<PageId>,
     finished: Vec<FinishedRead>,
 }
@@ -82,7 +83,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Begins anew for a cursor that was moved or turned round.
+    /// Begins again, for a cursor that was moved or turned round.
     pub fn reset(&mut self, direction: Direction) {
         self.direction = direction;
         self.crossed = 0;
@@ -100,8 +101,8 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Reads ahead for a cursor that is about to go to the leaf beyond `fence`, to which the node above refers at
-    /// `sibling` if that is known. The cursor's range ends at `bound`. For a cursor that must not wait, it reads ahead what it can
-    /// without waiting.
+    /// `sibling` if that is known. The cursor's range ends at `bound`. If the cursor must not wait, this reads ahead
+    /// only what it can without waiting.
     pub fn advance(
         &mut self,
         tree: &Tree<'p, P>,
@@ -128,7 +129,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.pass(tree, may_wait);
     }
 
-    /// The cursor is about to go to the next leaf: waits for it if it is being read.
+    /// Waits for the next leaf, to which the cursor is about to go, if it is being read.
     pub fn go_on(&mut self, tree: &Tree<'p, P>, direction: Direction) {
         if direction != self.direction {
             self.reset(direction);
@@ -144,10 +145,10 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Reads the leaf that lies `towards` where the cursor goes, which is not in memory, together with those that the cursor will mostly
-    /// come to after it, and waits for them all: those that have so many `expected` entries, which may begin at the edge of a leaf, or if that is not known, all
-    /// that the range has, if these are a few. A single
-    /// leaf that is missing is left to the cursor.
+    /// Reads the missing leaf `towards` which the cursor goes, together with those that the cursor will probably reach
+    /// after it, and waits for all of them. If it is known how many entries are `expected`, and whether from the edge
+    /// of a leaf, these are the leaves that hold them; otherwise all leaves of the range, if they are few. A single
+    /// missing leaf is left to the cursor.
     pub fn begin(
         &mut self,
         tree: &Tree<'p, P>,
@@ -161,13 +162,13 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         if wanted == Some(1) {
             return;
         }
-        // An error the cursor comes upon itself.
+        // The cursor will meet any error itself.
         let Ok(Some(true)) = tree.copy_node(towards, 1, (Approach::Direct, true), &mut self.parent) else {
             self.parent.clear();
             return;
         };
         self.next = self.child(towards);
-        // One more, to see that the range ends before it.
+        // One leaf more, to see that the range ends before it.
         let missing = self.choose(tree, wanted.unwrap_or(NEAR + 1).min(most(tree)), bound, true);
         if wanted.is_none() && !self.exhausted {
             self.reset(direction);
@@ -180,12 +181,12 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
                 self.finished.clear();
             }
         }
-        // So that the next leaf is taken for one of those that were read.
+        // So that the next leaf counts as one of those that were read.
         self.crossed = usize::from(wanted.is_none());
         self.pass(tree, true);
     }
 
-    /// Waits for the leaf that the cursor goes to now, or takes up what has been read.
+    /// Waits for the leaf to which the cursor goes now, or takes up finished reads.
     fn arrive(&mut self, tree: &Tree<'p, P>, page: PageId, may_wait: bool) {
         let Some(reads) = &mut self.reads else { return };
         while reads.under_way() > 0 && tree.pager.is_latched(page) {
@@ -197,7 +198,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Takes up what has been read meanwhile.
+    /// Takes up finished reads.
     pub fn take_up(&mut self) {
         if let Some(reads) = &mut self.reads
             && reads.under_way() > 0
@@ -207,7 +208,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Copies a node above the leaves, if it has not changed. Its child at `place` is the next to be read ahead.
+    /// Copies a node above the leaves, if it is unchanged. Its child at `place` is the next to be read ahead.
     fn copy_parent(&mut self, parent: &P::Optimistic<'p>, place: usize) -> bool {
         self.parent.clear();
         parent.bytes().append_to(0, NODE_BYTES, &mut self.parent);
@@ -226,7 +227,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         };
         match tree.copy_node(towards, 1, (Approach::Direct, may_wait), &mut self.parent) {
             Ok(Some(true)) => {}
-            // It is tried again at the next leaf.
+            // The next leaf tries again.
             Ok(None) => return self.parent.clear(),
             Ok(Some(false)) | Err(_) => {
                 self.exhausted = true;
@@ -236,7 +237,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.next = self.child(towards);
     }
 
-    /// Which child of the copied node lies there.
+    /// The index of the child of the copied node that lies in this direction.
     fn child(&self, towards: Towards<'_>) -> usize {
         let view = NodeView::new(&self.parent[..]);
         match towards {
@@ -258,7 +259,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.read(tree, self.window.saturating_sub(self.ahead.len()), bound, may_wait);
     }
 
-    /// Begins to read so many further leaves.
+    /// Begins to read this many further leaves.
     fn read(&mut self, tree: &Tree<'p, P>, wanted: usize, bound: Option<&[u8]>, may_wait: bool) {
         let missing = self.choose(tree, wanted, bound, may_wait);
         if !missing.is_empty() {
@@ -267,7 +268,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Takes note of so many further leaves, and names those that are not in memory.
+    /// Notes this many further leaves, and returns those that are not in memory.
     fn choose(
         &mut self,
         tree: &Tree<'p, P>,
@@ -287,7 +288,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         missing
     }
 
-    /// Begins to read leaves, which reach the device when reads are taken up.
+    /// Begins to read leaves. The requests reach the device when reads are taken up.
     fn start(&mut self, tree: &Tree<'p, P>, mut missing: Vec<PageId>) {
         self.missed = true;
         if self.reads.is_none() {
@@ -313,7 +314,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             // Backwards, `next` wraps below zero.
             if self.next <= count {
                 let page = view.child_at(view.child_place(self.next));
-                // How the separator that comes before the child, in the cursor's direction, compares with the bound.
+                // How the separator before the child, in the cursor's direction, compares with the bound.
                 let order = |index: usize| bound.map(|bound| view.compare_key(index, bound));
                 (self.exhausted, self.next) = match self.direction {
                     Direction::Forward => {

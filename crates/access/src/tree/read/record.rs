@@ -1,12 +1,12 @@
-//! Reading a record out of a leaf. All readers do it here, whichever way they came to the leaf: lookups of one key and
-//! of many, futures, cursors, checks, and changes that look for what they change.
+//! Reading a record out of a leaf. All readers use this code, however they reach the leaf: lookups of one key and of
+//! many, futures, cursors, checks, and changes that look for the record to change.
 //!
-//! A reader without a latch first *finds* a record: where the wanted bytes of its value lie, so that they can be fetched
-//! into the processor's cache. Then it *reads* the record: copies these bytes and validates the leaf. Before that, what
-//! it found has no meaning.
+//! A reader without a latch first *finds* a record: where the wanted bytes of its value lie, so that they can be
+//! fetched into the processor's cache. Then it *reads* the record: copies these bytes and validates the leaf. Before
+//! validation, what it found is meaningless.
 //!
-//! If the tree has a [`View`](crate::View), and the leaf is not older than that, what the view sees of the record is asked
-//! before the leaf is validated, and read instead.
+//! If the tree has a [`View`](crate::View), and the leaf is not older than the view, the reader asks what the view sees
+//! of the record before it validates the leaf, and reads that instead.
 
 use crate::node::{CopySize, Find, LeafCopy, NodeView, ValueAt, ValueKind};
 use crate::tree::Tree;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use vellum_base::{Bytes, Extent, HEADER_BYTES, LSN_AT, Lsn};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError, SharedPage};
 
-/// A range of bytes of a value, which may go beyond its end.
+/// A range of bytes of a value. It may extend beyond the end of the value.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Part {
     pub offset: usize,
@@ -27,14 +27,14 @@ impl Part {
     pub const ALL: Self = Self { offset: 0, length: usize::MAX };
     pub const NONE: Self = Self { offset: 0, length: 0 };
 
-    /// The part of a value of `bytes` bytes.
+    /// The range that this part covers in a value of `bytes` bytes.
     #[inline]
     fn within(self, bytes: usize) -> Range<usize> {
         let start = self.offset.min(bytes);
         start..start + self.length.min(bytes - start)
     }
 
-    /// The bytes of a leaf that are read for this part: of a large value the whole reference.
+    /// The bytes of a leaf that are read for this part: for a large value the whole reference.
     #[inline]
     fn of(self, value: ValueAt) -> ValueAt {
         match value.kind {
@@ -59,7 +59,7 @@ pub(in crate::tree) enum Record {
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Large {
     pub reference: BlobReference,
-    /// The leaf does not refer to it any more.
+    /// Whether the leaf no longer refers to the value.
     is_earlier: bool,
 }
 
@@ -80,7 +80,7 @@ pub(in crate::tree) fn fetch<O: OptimisticPage>(leaf: &O, found: Option<ValueAt>
     }
 }
 
-/// Where in a leaf the record of a key lies, and how much of its value is wanted.
+/// Where the record of a key lies in a leaf, and which part of its value is wanted.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Wanted<'k> {
     pub key: &'k [u8],
@@ -96,8 +96,7 @@ impl<'k> Wanted<'k> {
     }
 }
 
-/// Appends the bytes that are wanted to `target`, and validates the leaf. After an interrupt the appended bytes have no
-/// meaning.
+/// Appends the wanted bytes to `target`, and validates the leaf. After an interrupt the appended bytes are meaningless.
 #[inline(always)]
 pub(in crate::tree) fn read<'p, P: Pager>(
     tree: &Tree<'p, P>,
@@ -112,7 +111,7 @@ pub(in crate::tree) fn read<'p, P: Pager>(
     }
 }
 
-/// [`read`], of what the leaf holds.
+/// [`read`], if the leaf holds what is seen.
 #[inline(always)]
 fn read_found<O: OptimisticPage>(
     leaf: &O,
@@ -143,7 +142,7 @@ fn read_reference<O: OptimisticPage>(leaf: &O, found: ValueAt) -> Result<BlobRef
     BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
 }
 
-/// [`read`], of what the tree's view sees.
+/// [`read`], if the tree's view must be asked.
 #[cold]
 #[inline(never)]
 fn read_seen<'p, P: Pager>(
@@ -170,26 +169,26 @@ fn read_seen<'p, P: Pager>(
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Whether a leaf, which is validated afterwards, holds just what is seen.
+    /// Whether a leaf, which the caller validates afterwards, holds just what is seen.
     #[inline(always)]
     pub(in crate::tree) fn is_settled(&self, leaf: &P::Optimistic<'p>) -> bool {
         self.view.as_ref().is_none_or(|view| view.is_settled(Lsn(leaf.bytes().u64_at(LSN_AT))))
     }
 
-    /// What the view sees of a record in a leaf that is validated afterwards.
+    /// What the view sees of a record. The caller validates the record's leaf afterwards.
     pub(in crate::tree) fn seen(&self, key: &[u8]) -> Result<Seen, PoolError> {
         self.view.as_ref().map_or(Ok(Seen::Leaf), |view| view.isolation.seen(self.root, key))
     }
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Whether what the view was asked so far has no meaning.
+    /// Whether all answers of the view so far are void.
     pub(in crate::tree) fn is_ended(&self) -> bool {
         self.view.as_ref().is_some_and(|view| view.isolation.is_ended())
     }
 
-    /// [`Navigation::run`](vellum_pool::Navigation::run) of an operation that brings large values into memory.
-    // The first attempt stands apart, and is inlined: most reads take one.
+    /// [`Navigation::run`](vellum_pool::Navigation::run) for an operation that brings large values into memory.
+    // The first attempt is separate and inlined: most reads need only one.
     #[inline(always)]
     pub(in crate::tree) fn run_reading<T>(
         &self,
@@ -201,7 +200,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Goes on after the first attempt.
+    /// Continues after the first attempt.
     #[cold]
     #[inline(never)]
     pub(in crate::tree) fn run_reading_again<T>(
@@ -219,8 +218,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Whether the error may be that an earlier large value was freed after it was seen, and before it was read in. It is not
-    /// seen any more then, and the operation begins anew. The second time it is an error.
+    /// Whether the error may mean that an earlier large value was freed after it was seen and before it was read in.
+    /// Then it is no longer seen, and the operation begins again. The second time it is an error.
     #[cold]
     pub(in crate::tree) fn was_freed(&self, error: &PoolError, gone: &mut Option<Extent>) -> bool {
         match error {
@@ -241,7 +240,7 @@ pub(in crate::tree) fn read_length<'p, P: Pager>(
 ) -> Result<Option<u64>, Interrupt> {
     let found = find(leaf, key, Part::ALL);
     if !tree.is_settled(leaf) {
-        // To copy the value costs little beside asking for it.
+        // Copying the value costs little compared with asking for it.
         let mut value = Vec::new();
         return Ok(match read(tree, leaf, Wanted { key, part: Part::ALL, found }, &mut value)? {
             Record::Absent => None,
@@ -256,7 +255,7 @@ pub(in crate::tree) fn read_length<'p, P: Pager>(
     })
 }
 
-/// [`read`], also out of a large value, which is brought into memory as a whole; returns whether there is a value.
+/// [`read`], also for a large value, which is brought into memory as a whole; returns whether there is a value.
 #[inline(always)]
 pub(in crate::tree) fn read_value<'p, P: Pager>(
     tree: &Tree<'p, P>,
@@ -264,7 +263,7 @@ pub(in crate::tree) fn read_value<'p, P: Pager>(
     wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<bool, Interrupt> {
-    // What is mostly read goes without a `Record`, which would lie in memory.
+    // The common case needs no `Record`, which would lie in memory.
     match wanted.found {
         Some(ValueAt { at, length, kind: ValueKind::Inline }) if tree.is_settled(leaf) => {
             leaf.bytes().append_to(at, length, target);
@@ -275,7 +274,7 @@ pub(in crate::tree) fn read_value<'p, P: Pager>(
     }
 }
 
-// All is taken by value, so that nothing of it need lie in memory for what is mostly read.
+// Everything is passed by value, so that none of it need lie in memory in the common case.
 #[cold]
 #[inline(never)]
 fn read_other_value<'p, P: Pager>(
@@ -296,7 +295,7 @@ fn read_other_value<'p, P: Pager>(
     Ok(true)
 }
 
-/// Latches a large value that is seen under a key of `leaf`, shared.
+/// Latches, in shared mode, a large value that is seen under a key of `leaf`.
 pub(in crate::tree) fn share_large<'p, P: Pager>(
     tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
@@ -311,8 +310,8 @@ pub(in crate::tree) fn share_large<'p, P: Pager>(
     }
 }
 
-/// What came of latching or reading a large value, unless that is an earlier one and is not seen any more: it may have been
-/// freed before it was latched.
+/// Passes on the result of latching or reading a large value, unless that is an earlier value which is no longer seen:
+/// it may have been freed before it was latched.
 pub(in crate::tree) fn confirm<'p, P: Pager, T>(
     tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
@@ -325,14 +324,14 @@ pub(in crate::tree) fn confirm<'p, P: Pager, T>(
     result
 }
 
-/// A value in a leaf that does not change: a latched leaf, or a copy.
+/// A value in a leaf that cannot change: a latched leaf, or a copy.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum StoredValue<'l> {
     Inline(&'l [u8]),
     Blob(BlobReference),
 }
 
-/// The value of the record in a slot of a leaf that does not change; `None` if it is damaged.
+/// The value of the record in a slot of a leaf that cannot change; `None` if it is damaged.
 #[inline]
 pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<StoredValue<'_>> {
     let (kind, bytes) = leaf.value(index)?;
@@ -342,7 +341,7 @@ pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<S
     }
 }
 
-/// Adds records of a leaf to a copy, from slot `index` on or those before it, or copies all. Then validates the leaf, so
+/// Adds records of a leaf to a copy: those from slot `index` on, those before it, or all. Then validates the leaf, so
 /// that the whole copy belongs to one moment.
 pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf: &O,
@@ -359,31 +358,31 @@ pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf.validate()
 }
 
-/// A record of a leaf, or the place for it, for an operation that will change it. Valid while the leaf does not change.
+/// A record of a leaf, or the place for it, for an operation that will change it. Valid while the leaf is unchanged.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct RecordLocation<O> {
     pub leaf: O,
-    /// The slot of the record or, if it is absent, the slot before which it would be.
+    /// The slot of the record or, if it is absent, the slot before which it belongs.
     pub index: usize,
     pub found: bool,
 }
 
 impl<O: OptimisticPage> RecordLocation<O> {
-    /// Where `key` is in a leaf that covers it: in another one it may seem to be. Has no meaning before the leaf is validated or latched, which fails if
-    /// the leaf has changed.
+    /// The location of `key` in a leaf that must cover it; elsewhere the result may be wrong. Meaningless before the
+    /// leaf is validated or latched, which fails if the leaf has changed.
     #[inline(always)]
     pub fn of(leaf: O, key: &[u8]) -> Self {
         let Find { index, found } = NodeView::new(leaf.bytes()).find_covered(key);
         Self { leaf, index, found }
     }
 
-    /// [`of`](Self::of) for a leaf that need not cover `key`: then it is not found.
+    /// [`of`](Self::of) for a leaf that need not cover `key`; if it does not, the key is not found.
     pub fn of_any(leaf: O, key: &[u8]) -> Self {
         let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
         Self { leaf, index, found }
     }
 
-    /// The value of the record, or its first bytes. Has a meaning only if the record was found.
+    /// The value of the record, or its first bytes. Meaningful only if the record was found.
     #[inline(always)]
     pub fn value(&self, bytes_max: usize) -> Fetch {
         let ValueAt { at, length, .. } = NodeView::new(self.leaf.bytes()).value_location(self.index);

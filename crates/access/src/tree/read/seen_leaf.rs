@@ -1,4 +1,4 @@
-//! A leaf as a view sees it that does not see all of what the leaf holds.
+//! A leaf as it is seen by a view that does not see everything the leaf holds.
 
 use super::record::StoredValue;
 use crate::blob::BlobReference;
@@ -8,7 +8,7 @@ use std::ops::Bound;
 use vellum_base::PageId;
 use vellum_pool::PoolError;
 
-/// The records of a leaf that a view sees, in the order of their keys. What the leaf holds of them is in a copy of it.
+/// The records of a leaf that a view sees, in key order. Records that the leaf itself holds are read from a copy of it.
 #[derive(Default)]
 pub(super) struct SeenLeaf {
     entries: Vec<SeenEntry>,
@@ -27,11 +27,11 @@ enum EarlierValue {
 }
 
 impl SeenLeaf {
-    /// What a view of the tree with this root sees of a leaf that was copied as a whole, and is validated afterwards: of its
-    /// records, and of those that were removed from it.
+    /// What a view of the tree with this root sees of a leaf: of its records, and of those that were removed from it.
+    /// The leaf was copied as a whole, and is validated afterwards.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If a version cannot be read.
     pub fn of(view: &View<'_>, root: PageId, leaf: &LeafCopy) -> Result<Self, PoolError> {
         let isolation = view.isolation;
         let nodes = leaf.view();
@@ -54,7 +54,7 @@ impl SeenLeaf {
             while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
                 earlier(&removed, &mut entries)?;
             }
-            // It is there again.
+            // The removed record has been inserted again.
             removed.next_if(|removed| **removed == key[..]);
             if !earlier(&key, &mut entries)? {
                 entries.push(SeenEntry::Held(slot));
@@ -70,7 +70,7 @@ impl SeenLeaf {
         self.entries.len()
     }
 
-    /// How many records have keys below `key`, or `key` itself if `inclusive`.
+    /// The number of records whose keys are below `key`, or equal to it if `inclusive`.
     pub fn position(&self, leaf: &LeafCopy, key: &[u8], inclusive: bool) -> usize {
         let view = leaf.view();
         self.entries.partition_point(|entry| {
@@ -104,7 +104,7 @@ impl SeenLeaf {
     }
 }
 
-/// The keys that a leaf covers whose records were removed, and which some snapshot may see.
+/// The keys covered by a leaf whose records were removed, and which some snapshot may see.
 fn removed(view: &View<'_>, root: PageId, leaf: NodeView<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
     let lower = if leaf.lower_fence(&mut lower) { Bound::Excluded(&lower[..]) } else { Bound::Unbounded };

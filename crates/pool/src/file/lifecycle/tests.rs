@@ -6,8 +6,8 @@ use std::sync::Arc;
 use vellum_base::{Extent, PageId, PageKind};
 use vellum_vm::SimulatedFile;
 
-/// Closes a file of about `pages` pages in extents of 64 GiB, as large values make them, one of which was freed so
-/// that the map lies in its place, or none. Returns how many pages the file has then, and its map.
+/// Closes a file of about `pages` pages, in extents of 64 GiB like those of large values. If `hole`, one of them is
+/// freed, so that the map lies in its place. Returns how many pages the file then has, and its map.
 fn closed(file: &SimulatedFile, pages: u64, hole: bool) -> (u64, Extent) {
     let options = options();
     let mut pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();

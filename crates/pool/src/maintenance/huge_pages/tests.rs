@@ -85,7 +85,7 @@ fn a_page_that_goes_while_its_run_is_collapsed_is_empty_all_the_same() {
     let table = pool.table();
     let page = PageId(PAGES / 2);
     drop_page(&pool, page);
-    // As if it had gone after the check of its state.
+    // As if the page had left after the check of its state.
     let run = table.huge_runs.run_of(page.0);
     let pages = &pool.evictor().pages;
     assert_eq!(pages.collapse(run), Collapse::Busy);
@@ -143,7 +143,7 @@ fn an_extent_that_takes_the_place_of_pages_while_their_run_is_collapsed_keeps_it
     assert_eq!(pages.collapse(run), Collapse::Busy);
     assert!(pool.shared(extent).unwrap().payload().iter().all(|byte| *byte == 9));
     assert!(pages.strays.is_empty());
-    // When it is evicted, what a collapse has given to its pages goes.
+    // When the extent is evicted, the memory that a collapse has given to its pages is released.
     let state = table.state(extent.head);
     assert!(state.try_exclusive(state.load()));
     assert!(pages.remove(extent.head).is_some());
@@ -173,7 +173,7 @@ fn a_run_whose_flag_is_cleared_while_its_memory_comes_is_split() {
     assert!(outcome.is_some());
     assert_eq!(pool.statistics().pages_huge, huge);
     assert!(!has_memory(&pool, PageId(first + 1)));
-    // The next one that goes frees its memory at once.
+    // The next page that leaves frees its memory at once.
     drop_page(&pool, PageId(first + 2));
     assert!(!has_memory(&pool, PageId(first + 2)) && has_memory(&pool, PageId(first + 3)));
 }

@@ -24,13 +24,13 @@ fn ahead(pool: &Pool) -> usize {
     with_memory(pool, pool.allocator().storage().space.end(), 2 * WINDOW_MAX)
 }
 
-/// How many of so many pages have memory.
+/// How many of this many pages have memory.
 fn with_memory(pool: &Pool, first: u64, pages: u64) -> usize {
     let first = pool.table().address(PageId(first)) as u64;
     let mut entries = vec![0; pages as usize * 8];
     let map = std::fs::File::open("/proc/self/pagemap").unwrap();
     map.read_exact_at(&mut entries, first / PAGE_SIZE as u64 * 8).unwrap();
-    // Bit 63 of the 64 for each page says that it is in memory.
+    // Bit 63 of a page's 64 bits says that the page is in memory.
     entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count()
 }
 
@@ -54,8 +54,8 @@ fn the_memory_of_the_next_pages_is_there_before_they_are() {
     assert_eq!(ahead(&pool), WINDOW_MAX as usize);
 }
 
-/// A pool of 64 MiB with huge pages, and a prefaulter that has come as far as it fetches whole runs; it has seen a small
-/// page take so long.
+/// A pool of 64 MiB with huge pages, and a prefaulter whose window is so wide that it fetches whole runs; a small page
+/// has taken this long.
 fn with_runs(small_page: Duration) -> Option<(Pool, Prefaulter)> {
     let options = PoolOptions::default()
         .pool_bytes(1 << 26)
@@ -128,7 +128,7 @@ fn what_was_fetched_is_counted_until_it_is_allocated_or_released() {
     assert_eq!(resident(), WINDOW_MIN, "what was counted is counted on");
     prefaulter.run(pool.allocator());
     assert_eq!(resident(), 12 + 2 * WINDOW_MIN);
-    // Part of the window, and all of it and more, go to extents that are written past the pool.
+    // Part of the window, and then all of it and more, goes to extents that are written past the pool.
     for pages in [100, 1100] {
         let stream = pool.stream(pages, PageKind::USER).unwrap();
         let extent = stream.extent();
@@ -166,7 +166,7 @@ fn pages_of_a_bulk_load_keep_no_memory_that_they_do_not_use() {
     let budget = &pool.allocator().pages().budget;
     Prefaulter::new().run(pool.allocator());
     assert_eq!(budget.used() as u64, WINDOW_MIN);
-    // So little is free that pages are written past the pool.
+    // Too little is free, so pages are written past the pool.
     assert!(budget.try_reserve(150));
     let mut pages = pool.pages(PageKind::USER).unwrap();
     for _ in 0..40 {

@@ -11,7 +11,7 @@ fn filled(pool: &Pool, pages: u32, value: u8) -> Extent {
     guard.keep().extent()
 }
 
-/// Between the moment when the clock finds an extent and the moment when it is latched, it is freed, and
+/// Between the moment when the clock finds an extent and the moment when it is latched, the extent is freed, and
 /// shorter ones take its place.
 #[test]
 fn an_extent_that_was_replaced_since_it_was_found_is_left_alone() {
@@ -36,13 +36,13 @@ fn an_extent_that_was_replaced_since_it_was_found_is_left_alone() {
         if !dirty {
             pool.checkpoint().unwrap();
         }
-        // The clock has passed the new ones as well.
+        // The clock has passed the new extents too.
         let head = pool.table().state(old.head);
         assert!(head.load().is_marked() || head.try_mark(head.load()));
         assert_eq!(head.load().is_dirty(), dirty);
         let resident = pool.statistics().pages_resident;
         let written = pool.statistics().pages_written;
-        // One of them is held, as its owner may.
+        // One of them is latched, as its owner may do.
         let held = pool.exclusive(Extent::page(PageId(old.head.0 + 1))).unwrap();
         assert_eq!(pool.evictor().evict(found).unwrap(), 0);
         assert!(held.payload().iter().all(|byte| *byte == 3), "memory of another extent was released");

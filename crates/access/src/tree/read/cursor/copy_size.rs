@@ -3,23 +3,23 @@
 use crate::node::CopySize;
 use crate::tree::descend::Direction;
 
-/// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
+/// How many bytes of records a cursor copies in its first groups; after these groups it copies whole leaves.
 pub(super) const GROUPS_BYTES: [usize; 2] = [256, 1024];
 
-/// If no more entries are expected, their leaves are read together. Otherwise a scan reads ahead.
+/// If no more entries than this are expected, their leaves are read together. Otherwise a scan reads ahead.
 pub(super) const FEW: usize = 1024;
 
-/// A range of so many entries may well begin in one leaf and end in another.
+/// A range of this many entries may well begin in one leaf and end in another.
 pub(super) const MAY_GO_ON: usize = 8;
 
-/// A range that ends in this leaf, no further away than so many records, is copied up to its end.
+/// A range that ends in this leaf, no more than this many records away, is copied up to its end.
 const NEAR: usize = 32;
 
-/// Where a cursor stands in a leaf: the slot after it, how many there are, and the one at which the range ends, which is beyond
-/// them if it goes on in the next leaf.
+/// The position of a cursor in a leaf: the slot after the cursor, the number of slots, and the slot at which the range
+/// ends, which is beyond them if the range goes on in the next leaf.
 pub(super) type Reach = (usize, usize, usize);
 
-/// How many records a leaf has of the range, from slot `index` on or before it.
+/// How many records of the range a leaf has, from slot `index` on or before it.
 fn rest((index, count, end): Reach, direction: Direction) -> usize {
     match direction {
         Direction::Forward => count.min(end).saturating_sub(index),
@@ -27,7 +27,7 @@ fn rest((index, count, end): Reach, direction: Direction) -> usize {
     }
 }
 
-/// In how many further leaves like this one the entries are that are expected.
+/// How many further leaves like this one hold the expected entries.
 pub(super) fn leaves_beyond(expected: usize, reach: Reach, direction: Direction) -> usize {
     let ends = direction == Direction::Forward && reach.2 <= reach.1;
     if ends || expected > FEW {
@@ -36,7 +36,7 @@ pub(super) fn leaves_beyond(expected: usize, reach: Reach, direction: Direction)
     expected.saturating_sub(rest(reach, direction)).div_ceil(reach.1.max(1))
 }
 
-/// What a cursor copies next of such a leaf; `None` if that is all of it.
+/// What a cursor copies next of such a leaf; `None` for all of it.
 pub(super) fn copy_size(
     groups: usize,
     expected: usize,
@@ -48,7 +48,7 @@ pub(super) fn copy_size(
     if !ends && !(1..=FEW).contains(&expected) {
         return GROUPS_BYTES.get(groups).copied().map(CopySize::Bytes);
     }
-    // All at once is faster than most of them one by one.
+    // Copying everything at once is faster than copying most records one by one.
     let records = expected.min(rest);
     (records * 4 < reach.1 * 3).then_some(CopySize::Records(records))
 }
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(copy_size(0, ALL, (10, 100, 60), Forward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
         assert_eq!(copy_size(0, 45, (10, 100, 60), Forward), records(45));
         assert_eq!(copy_size(0, ALL, (0, 10, 9), Forward), None);
-        // Backwards the end is behind the cursor.
+        // Backwards, the end lies after the cursor.
         assert_eq!(copy_size(0, 9, (17, 100, 17), Backward), records(9));
         assert_eq!(copy_size(0, ALL, (17, 100, 17), Backward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
     }

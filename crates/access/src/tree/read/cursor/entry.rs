@@ -1,4 +1,4 @@
-//! What a cursor shows: where it stands, and the entry that it has stepped over.
+//! The results of a cursor: its position, and the entry that it has stepped over.
 
 use crate::error::AccessError;
 use crate::tree::{Tree, read::record::StoredValue};
@@ -12,13 +12,13 @@ pub enum CursorPosition<'c> {
     Start,
     /// At the end of its range.
     End,
-    /// Right before this key, which need not be there.
+    /// Right before this key, which need not exist.
     Before(&'c [u8]),
     /// Right after this key.
     After(&'c [u8]),
 }
 
-/// An entry, as long as the cursor stays where it is.
+/// An entry. It lives until the cursor moves.
 pub struct Entry<'c, 'p, P> {
     pub(super) tree: &'c Tree<'p, P>,
     pub(super) key: &'c [u8],
@@ -47,7 +47,7 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
         }
     }
 
-    /// The value. A large one is looked up anew, so it is the present one; `None` if the key was removed meanwhile.
+    /// The value. A large value is looked up again, so this is the present one; `None` if the key has been removed.
     ///
     /// # Errors
     /// As for [`Tree::value`].

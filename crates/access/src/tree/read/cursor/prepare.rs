@@ -1,4 +1,4 @@
-//! Cursors of callers that must not wait: getting ready for a step, and what to read before it.
+//! Cursors for callers that must not wait: preparing a step, and what to read before it.
 
 use super::{Cursor, Fetched, Stand};
 use crate::error::AccessError;
@@ -8,8 +8,8 @@ use std::ops::Bound;
 use vellum_pool::Pager;
 
 impl<P: Pager> Cursor<'_, P> {
-    /// Gets ready for [`next`](Self::next) without waiting: false if a page is not in memory, or is latched. Otherwise that does not
-    /// wait when it is called now, unless what is seen of the leaf lies elsewhere.
+    /// Prepares [`next`](Self::next) without waiting. Returns false if a page is not in memory, or is latched.
+    /// Otherwise `next` does not wait if it is called now, unless what is seen of the leaf lies elsewhere.
     ///
     /// # Errors
     /// As for `next`.
@@ -26,7 +26,7 @@ impl<P: Pager> Cursor<'_, P> {
         Ok(true)
     }
 
-    /// Gets ready for [`previous`](Self::previous), as [`prepare_next`](Self::prepare_next) does for `next`.
+    /// Prepares [`previous`](Self::previous), as [`prepare_next`](Self::prepare_next) does for `next`.
     ///
     /// # Errors
     /// As for `previous`.
@@ -42,7 +42,7 @@ impl<P: Pager> Cursor<'_, P> {
         Ok(true)
     }
 
-    /// A key, in the tree or not, whose lookup reads what [`next`](Self::next) waits for.
+    /// A key, in the tree or not, whose lookup reads the pages for which [`next`](Self::next) waits.
     pub fn key_ahead(&self) -> Vec<u8> {
         match (self.stand, &self.lower, &self.upper) {
             (Stand::Before, ..) => self.key.to_vec(),
@@ -54,7 +54,7 @@ impl<P: Pager> Cursor<'_, P> {
         }
     }
 
-    /// A key, in the tree or not, whose lookup reads what [`previous`](Self::previous) waits for.
+    /// A key, in the tree or not, whose lookup reads the pages for which [`previous`](Self::previous) waits.
     pub fn key_behind(&self) -> Vec<u8> {
         match (self.stand, &self.lower, &self.upper) {
             (Stand::Before | Stand::After, ..) => self.key.to_vec(),
@@ -66,7 +66,7 @@ impl<P: Pager> Cursor<'_, P> {
     }
 }
 
-/// The least key after this one; the same if that is the greatest of all.
+/// The least key after this one; the same key if it is the greatest of all.
 fn successor(key: &[u8]) -> Vec<u8> {
     if key.len() < MAX_KEY_BYTES {
         return [key, &[0]].concat();
