@@ -1,4 +1,4 @@
-//! What may be written on the command line, as far as commands share it.
+//! Command-line arguments that commands share.
 
 use crate::{size, text::Form};
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ pub struct EngineArguments {
 }
 
 impl EngineArguments {
-    /// The options that they amount to.
+    /// The resulting options.
     pub fn options(&self, pool_bytes: u64) -> Options {
         // A command is done when it has closed the database, which makes everything durable.
         let mut options = Options::default().pool_bytes(pool_bytes).durability(Durability::Deferred);
@@ -88,7 +88,7 @@ impl EngineArguments {
     }
 }
 
-/// The table that is meant when none is named.
+/// The table that is used when none is named.
 pub const DEFAULT_TABLE: &str = "main";
 
 /// Which table.

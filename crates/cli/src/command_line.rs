@@ -1,4 +1,4 @@
-//! The command line as a whole: the commands that there are, reading what was asked, and doing it.
+//! The command line as a whole: the list of commands, parsing, and running them.
 
 use crate::{
     arguments::General,
@@ -96,21 +96,21 @@ pub enum Command {
     Pmem(pmem::Arguments),
 }
 
-/// Reads the command line. If it makes no sense, or asks for help, that is told, and the exit code is returned.
+/// Parses the command line. If it is invalid, or asks for help, that is reported, and the exit code is returned.
 pub fn parse() -> std::result::Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
-        // What was understood of a command line that makes no sense is not known, so the option is looked for.
+        // Nothing is known of an invalid command line, so the option is searched for.
         let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
         if json && error.use_stderr() {
             return Failure::usage(message(&error)).report(true);
         }
-        // With the output closed there is no reader.
+        // If the output is closed, there is no reader.
         let _ = error.print();
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
     })
 }
 
-/// What is wrong with a command line, without the usage and the hints that follow for people.
+/// The error in a command line, without the usage and the hints that follow for people.
 fn message(error: &clap::Error) -> String {
     let kind = error.kind();
     if matches!(kind, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand) {
@@ -122,7 +122,7 @@ fn message(error: &clap::Error) -> String {
     text.strip_prefix("error: ").unwrap_or(text).trim().to_owned()
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Result {
     let general = &arguments.general;
     match &arguments.command {

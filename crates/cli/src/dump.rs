@@ -1,9 +1,10 @@
-//! The form of a dump: a whole database as lines of text, which `vellum dump` writes and `vellum load --dump` reads.
+//! The format of a dump: a whole database as lines of text, which `vellum dump` writes and `vellum load --dump` reads.
 //!
-//! The first line is [`FIRST`]. Each table begins with a line of five fields between tabs: `!table`, its name, the types of its keys and
-//! values, and `plain` or `versions`. Its entries follow in the order of their keys, each a line with the key, a tab and the value. The last
-//! line, `!end` with the numbers of tables and entries, tells that nothing is missing. Names, keys and values have escapes, and what begins
-//! with an exclamation mark is written so that the line does not.
+//! The first line is [`FIRST`]. Each table begins with a line of five tab-separated fields: `!table`, its name, the
+//! types of its keys and values, and `plain` or `versions`. Its entries follow in key order, each on a line with the
+//! key, a tab and the value. The last line, `!end` with the numbers of tables and entries, shows that the dump is
+//! complete. Names, keys and values are escaped; a key that begins with an exclamation mark is escaped so that its line
+//! does not.
 
 use crate::text::{Form, escaped};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
@@ -12,7 +13,7 @@ use vellum::TableOptions;
 /// The first line.
 pub const FIRST: &str = "!vellum dump 1";
 
-/// What a table is.
+/// The line that begins a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableLine {
     pub name: String,
@@ -22,7 +23,7 @@ pub struct TableLine {
 }
 
 impl TableLine {
-    /// How it is created.
+    /// The options for creating the table.
     pub fn options(&self) -> TableOptions {
         TableOptions::default().versions(!self.is_plain).types(&self.types.0, &self.types.1)
     }
@@ -74,7 +75,7 @@ pub enum Line<'l> {
 }
 
 impl<'l> Line<'l> {
-    /// What a line says; nothing if it is none of a dump.
+    /// Parses a line; none if it is not a line of a dump.
     pub fn of(line: &'l [u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b'\t').collect();
         let number = |field: &[u8]| str::from_utf8(field).ok()?.parse().ok();
@@ -89,7 +90,7 @@ impl<'l> Line<'l> {
     }
 }
 
-/// A key as a line may begin with it.
+/// A key as written at the beginning of a line.
 pub fn key(key: &[u8]) -> Vec<u8> {
     let text = Form::Escaped.encode(key);
     match text.strip_prefix(b"!") {

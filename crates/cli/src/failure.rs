@@ -1,4 +1,4 @@
-//! Why a command ended without having done what was asked: a message for people, a code for programs.
+//! Why a command failed: a message for people, a code for programs.
 
 use std::{
     error::Error as _,
@@ -12,7 +12,7 @@ use vellum_base::shown;
 /// The result of a command, or of a part of it.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
-/// What sort of failure it is; the exit code, except for [`Code::Silent`].
+/// The category of a failure; also the exit code, except for [`Code::Silent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// The reader of the output has closed it. Not a failure, and nothing to say.
@@ -29,7 +29,7 @@ pub enum Code {
     Full = 5,
     /// A file, a device or the system failed.
     Io = 6,
-    /// The user has had enough.
+    /// The user interrupted the command.
     Interrupted = 130,
 }
 
@@ -51,14 +51,14 @@ impl Code {
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What sort.
+    /// The category.
     pub code: Code,
-    /// What happened, and what to do.
+    /// What happened, and what can be done.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure of a sort.
+    /// A failure of a category.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -73,13 +73,13 @@ impl Failure {
         Self::new(Code::Usage, message)
     }
 
-    /// The system refused something: `what` completes "cannot".
+    /// An operation was refused by the system: `what` completes "cannot".
     pub fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
         let code = if is_full(error) { Code::Full } else { Code::Io };
         Self::new(code, format!("cannot {what}: {error}"))
     }
 
-    /// The system refused something with a file: `what` completes "cannot".
+    /// An operation on a file was refused by the system: `what` completes "cannot".
     pub fn file(what: &str, path: &Path, error: &io::Error) -> Self {
         Self::io(format_args!("{what} {}", shown(path)), error)
     }
@@ -92,19 +92,19 @@ impl Failure {
         }
     }
 
-    /// The same, with words before it.
+    /// The same failure, with `words` before the message.
     #[must_use]
     pub fn after(self, words: impl std::fmt::Display) -> Self {
         Self { message: format!("{words}: {}", self.message), ..self }
     }
 
-    /// The same, followed by a sentence.
+    /// The same failure, with a sentence after the message.
     #[must_use]
     pub fn and(self, sentence: impl std::fmt::Display) -> Self {
         Self { message: format!("{}. {sentence}", self.message), ..self }
     }
 
-    /// Tells the user, and returns the exit code.
+    /// Reports the failure to the user and returns the exit code.
     pub fn report(&self, json: bool) -> ExitCode {
         let code = self.code as u8;
         if self.code != Code::Silent {
@@ -115,7 +115,7 @@ impl Failure {
             } else {
                 format!("vellum: {}", self.message)
             };
-            // With standard error closed it cannot be told.
+            // If standard error is closed, the failure cannot be reported.
             let _ = writeln!(io::stderr(), "{line}");
         }
         ExitCode::from(code)
@@ -144,7 +144,7 @@ fn code_of(error: &vellum::Error) -> Code {
     }
 }
 
-/// Whether an error, or what it came from, says that there is no room.
+/// Whether an error, or one of its sources, reports lack of space.
 fn chain_is_full(error: &vellum::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {

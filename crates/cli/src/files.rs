@@ -1,4 +1,4 @@
-//! The files of a directory tree: finding them, and reading them while others may change them.
+//! The files of a directory tree: finding them, and reading them while they may be changed.
 
 use crate::{
     failure::{Failure, Result},
@@ -23,22 +23,22 @@ pub struct Tree<'t> {
     pub root: &'t Path,
     /// Whether to stay on the file system of the root.
     pub one_file_system: bool,
-    /// Files to leave out: the database that the others go to.
+    /// Files to leave out: those of the database into which the others are stored.
     pub except: Vec<Metadata>,
 }
 
-/// What is found in a tree.
+/// An item found in a tree.
 pub enum Found {
     /// A regular file.
     File(Job),
-    /// Something that cannot be looked into.
+    /// A file or directory that cannot be read.
     Unreadable {
         /// Where.
         path: PathBuf,
         /// Why.
         reason: String,
     },
-    /// Something that is left out on purpose, and that one would expect to be there.
+    /// A file or directory that is left out on purpose although one would expect it.
     Skipped {
         /// Where.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub struct Job {
 }
 
 impl Tree<'_> {
-    /// Makes sure that the root is a directory that may be read.
+    /// Makes sure that the root is a readable directory.
     pub fn check_root(root: &Path) -> Result {
         match std::fs::metadata(root) {
             Ok(metadata) if metadata.is_dir() => match std::fs::read_dir(root) {
@@ -72,11 +72,11 @@ impl Tree<'_> {
         }
     }
 
-    /// Walks the tree until `visit` returns false. Symbolic links are not followed; what is neither a file
-    /// nor a directory is passed over in silence.
+    /// Walks the tree until `visit` returns false. Symbolic links are not followed; anything that is neither a file nor
+    /// a directory is skipped silently.
     pub fn walk(&self, mut visit: impl FnMut(Found) -> bool) {
         let root_device = std::fs::metadata(self.root).map_or(0, |metadata| metadata.dev());
-        // The database's log is passed over in silence.
+        // The database's log is skipped silently.
         let is_log = |entry: &DirEntry| entry.file_type().is_dir() && self.is_excepted(entry);
         let mut left_out = Vec::new();
         let walk = WalkDir::new(self.root).same_file_system(self.one_file_system).into_iter();
@@ -138,7 +138,7 @@ fn unreadable(error: &walkdir::Error, root: &Path) -> Found {
     Found::Unreadable { path, reason }
 }
 
-/// The file systems on which there are no files but the kernel's state.
+/// The file systems that contain only the kernel's state.
 const KERNELS_STATE: [FsWord; 9] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -151,12 +151,12 @@ const KERNELS_STATE: [FsWord; 9] = [
     0x1cd1,      // devpts
 ];
 
-/// Whether a file shows the kernel's state: how long it is, is known only once it has been read.
+/// Whether a file shows the kernel's state: its length is known only once it has been read.
 pub fn is_kernels_state(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|about| KERNELS_STATE.contains(&about.f_type))
 }
 
-/// Whether an entry is the root of a file system on which there are no files but the kernel's state.
+/// Whether an entry is the root of a file system that contains only the kernel's state.
 fn is_kernels(entry: &DirEntry, root_device: u64) -> bool {
     if !entry.file_type().is_dir() || entry.depth() == 0 {
         return false;
@@ -166,7 +166,7 @@ fn is_kernels(entry: &DirEntry, root_device: u64) -> bool {
     other_device && about(entry).is_some_and(|about| KERNELS_STATE.contains(&about.f_type))
 }
 
-/// Opens a file to read it. Not through a symbolic link, and not if it is something that reading waits for.
+/// Opens a regular file for reading, but not through a symbolic link, and not if reading it could block.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
@@ -178,7 +178,7 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// What tells whether a file was changed: its length and the time of its last change.
+/// The attributes that show whether a file was changed: its length and the time of its last change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Its length in bytes.
@@ -188,7 +188,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Those of a file.
+    /// The attributes of a file.
     pub fn of(metadata: &Metadata) -> Self {
         let seconds = metadata.mtime().saturating_mul(1_000_000_000);
         Self { length: metadata.len(), changed_ns: seconds.saturating_add(metadata.mtime_nsec()) }
@@ -224,8 +224,8 @@ pub enum Fault {
     Interrupted,
 }
 
-/// Reads exactly so many bytes of a file, and makes sure that there are no more. If that is not so, reading
-/// fails before the last byte is handed out, so that what was read is not stored.
+/// Reads exactly the announced number of bytes of a file, and makes sure that there are no more. Otherwise reading
+/// fails before the last byte is returned, so that what was read is not stored.
 pub struct Source<R> {
     reader: R,
     left: u64,
@@ -234,7 +234,7 @@ pub struct Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    /// Of a file of so many bytes.
+    /// A source for a file of `length` bytes.
     pub fn new(reader: R, length: u64) -> Self {
         Self { reader, left: length, fault: None }
     }

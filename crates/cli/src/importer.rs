@@ -1,9 +1,8 @@
 //! Storing the files of a directory tree in a table, by several threads.
 //!
-//! A file that changes while it is read is read again; one that cannot be read is reported and passed over.
-//! That a file changes is seen by its length and the time of its last change; what changes twice within one
-//! tick of the file system's clock, and keeps its length, is not noticed.
-//! Anything that goes wrong with the database ends the import.
+//! A file that changes while it is read is read again; one that cannot be read is reported and skipped. A change of a
+//! file shows in its length and the time of its last change; a second change within one tick of the file system's clock
+//! that keeps the length is not noticed. Any error of the database ends the import.
 
 use crate::{
     failure::{Code, Failure, Result},
@@ -22,9 +21,9 @@ use std::{
 use vellum::{ErrorKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
 use vellum_base::shown;
 
-/// How often a file is read that changes while it is read.
+/// How often a file is read if it changes each time.
 const ATTEMPTS: usize = 3;
-/// What is said of a file that changes each time.
+/// The message for a file that changes each time.
 const UNSTEADY: &str = "it changed each time while it was being read; import it again when it is at rest";
 
 /// A file that was not stored, and why.
@@ -38,24 +37,24 @@ pub enum Omission {
     Skipped,
 }
 
-/// What is told of files that are not stored.
+/// Called for files that are not stored.
 pub type Observer<'o> = dyn Fn(Omission, &Path, &str) + Sync + 'o;
 
 /// An import.
 pub struct Importer<'i> {
-    /// Where contents go.
+    /// The table for the contents.
     pub table: &'i Table,
-    /// Where the length and the time of change of each file go, if anywhere.
+    /// The table for the length and the time of change of each file, if any.
     pub attributes: Option<&'i Table>,
-    /// What keys begin with, before the path.
+    /// The prefix of keys, before the path.
     pub key_prefix: &'i [u8],
-    /// Whether the first file that cannot be read or stored ends it.
+    /// Whether the first file that cannot be read or stored ends the import.
     pub strict: bool,
     /// How many threads read and store.
     pub threads: usize,
     /// Advanced by the bytes that were stored.
     pub progress: &'i Progress,
-    /// Told of files that are not stored.
+    /// Called for files that are not stored.
     pub observer: &'i Observer<'i>,
 }
 
@@ -74,7 +73,7 @@ pub struct Tally {
     pub skipped: u64,
 }
 
-/// How much was imported, while it goes on. All relaxed: numbers to look at.
+/// Counters of a running import. All relaxed: they are only displayed.
 #[derive(Default)]
 struct Counters {
     files: AtomicU64,
@@ -84,7 +83,7 @@ struct Counters {
     skipped: AtomicU64,
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Shared<'i> {
     importer: &'i Importer<'i>,
     counters: Counters,
@@ -95,13 +94,13 @@ struct Shared<'i> {
 /// Why a file was not stored.
 enum Trouble {
     Omitted(Omission, String),
-    /// It is not as long as it was said to be, or changed while it was read: try again.
+    /// It does not have the length that was reported, or changed while it was read: try again.
     Changed(&'static str),
     Fatal(Failure),
 }
 
 impl Importer<'_> {
-    /// Imports a tree. Returns how much was imported, whether or not it came to its end.
+    /// Imports a tree. Returns how much was imported, whether or not the import was completed.
     pub fn run(&self, tree: &Tree<'_>) -> (Tally, Result) {
         let shared = Shared {
             importer: self,
@@ -135,7 +134,7 @@ impl Counters {
 
 impl Shared<'_> {
     fn is_over(&self) -> bool {
-        // Relaxed: a request to end soon; a lock protects the failure itself.
+        // Relaxed: this only requests an early end; a lock protects the failure itself.
         self.stopped.load(Ordering::Relaxed) || signals::interrupted()
     }
 
@@ -191,7 +190,7 @@ impl Shared<'_> {
                 }
             }
         }
-        // What the last attempt may have stored is from more than one moment.
+        // The last attempt may have stored contents from more than one moment.
         match self.importer.table.remove(&key) {
             Ok(_) => self.omit(Omission::Unreadable, &job.path, change),
             Err(error) => self.stop(error.into()),

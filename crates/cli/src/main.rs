@@ -1,14 +1,13 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
 //! `drop-table`, `clear-table`, `rename-table`, `stat`, `verify`, `backup`, `restore`, `recover`, `compact`, `pmem`.
 //!
-//! [`command_line`] reads what was asked and runs it. Each command is a module of [`commands`]; what they share is
-//! beside it: [`arguments`], [`text`] (how bytes are written and
-//! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading
-//! what is imported), [`importer`], [`workers`], [`progress`], [`output`], [`signals`], and [`failure`] (messages and exit
-//! codes).
+//! [`command_line`] parses the arguments and runs the command. Each command is a module of [`commands`]; shared modules
+//! are beside it: [`arguments`], [`text`] (how bytes are written and read as text), [`size`], [`store`] (how databases
+//! are opened and closed), [`files`] (walking and reading what is imported), [`importer`], [`workers`], [`progress`],
+//! [`output`], [`signals`], and [`failure`] (messages and exit codes).
 //!
-//! Results go to standard output, everything else to standard error. Nothing here panics on what users,
-//! files or devices do; the exit codes are those of [`failure::Code`].
+//! Results go to standard output, everything else to standard error. No input from users, files or devices makes this
+//! program panic; the exit codes are those of [`failure::Code`].
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -28,13 +28,13 @@ impl Output {
         writeln!(self.0, "{line}").map_err(|error| Failure::output(&error))
     }
 
-    /// Writes an object on a line of its own.
+    /// Writes an object on its own line.
     pub fn json(&mut self, object: &impl Serialize) -> Result {
         let line = serde_json::to_string(object).map_err(|error| Failure::output(&error.into()))?;
         self.line(line)
     }
 
-    /// Hands everything over.
+    /// Flushes everything.
     pub fn finish(mut self) -> Result {
         self.0.flush().map_err(|error| Failure::output(&error))
     }
@@ -50,7 +50,7 @@ impl Write for Output {
     }
 }
 
-/// A table of text without lines, whose columns but the first `left` are aligned to the right.
+/// A table of text without lines. All columns after the first `left` are aligned to the right.
 pub fn columns(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -71,7 +71,7 @@ pub fn render(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// A word as a shell would have it written: as it is, or in quotes.
+/// A word as it has to be written for a shell: unchanged, or in quotes.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=+:,@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
@@ -81,7 +81,7 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-/// A path as a word of a shell that no command takes for an option.
+/// A path as a shell word that no command mistakes for an option.
 pub fn shell_path(path: &Path) -> String {
     let path = path.to_string_lossy();
     shell_word(&if path.starts_with('-') { format!("./{path}") } else { path.into_owned() })

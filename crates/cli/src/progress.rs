@@ -1,4 +1,4 @@
-//! What people see while they wait: a bar on standard error, if that is a terminal, and remarks.
+//! Progress for people: a bar on standard error, if that is a terminal, and remarks.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
@@ -50,12 +50,12 @@ impl Progress {
         !self.bar.is_hidden()
     }
 
-    /// So much more is done.
+    /// Adds to the work done.
     pub fn advance(&self, by: u64) {
         self.bar.inc(by);
     }
 
-    /// So much is done, of so much.
+    /// Sets the work done and the total.
     pub fn set(&self, done: u64, total: u64) {
         if self.bar.length() != Some(total) {
             self.bar.set_length(total);
@@ -78,7 +78,7 @@ impl Drop for Progress {
 /// Prints a remark on standard error, unless remarks are not wanted.
 pub fn remark(quiet: bool, line: impl Display) {
     if !quiet {
-        // With standard error closed it cannot be told.
+        // If standard error is closed, the remark is lost.
         let _ = writeln!(io::stderr(), "{line}");
     }
 }

@@ -1,7 +1,7 @@
-//! Ctrl-C, and requests to terminate: noticed between two steps of the work, so that the database is closed.
+//! Ctrl-C and termination requests: they are noticed between two steps of the work, so that the database is closed.
 //!
-//! The first signal sets a flag, which loops look at; the second ends the process at once. Nothing is
-//! caught until [`watch`] is called, when a database is opened for writing.
+//! The first signal sets a flag, which loops check; the second ends the process at once. No signal is caught until
+//! [`watch`] is called, when a database is opened for writing.
 
 use crate::failure::{Code, Failure};
 use std::sync::{
@@ -14,12 +14,12 @@ const SIGNALS: [i32; 3] =
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From here on signals are noticed instead of ending the process.
+/// From now on signals set the flag instead of ending the process.
 pub fn watch() {
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in SIGNALS {
-            // If the system refuses, the signal ends the process as it always did.
+            // If the system refuses, the signal ends the process as before.
             let code = Code::Interrupted as i32;
             let _ = signal_hook::flag::register_conditional_shutdown(signal, code, flag.clone());
             let _ = signal_hook::flag::register(signal, flag.clone());
@@ -28,13 +28,13 @@ pub fn watch() {
     });
 }
 
-/// Whether a signal has come.
+/// Whether a signal has arrived.
 pub fn interrupted() -> bool {
-    // Relaxed: nothing else is read on the strength of it.
+    // Relaxed: no other data depends on the flag.
     FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Fails if a signal has come.
+/// Fails if a signal has arrived.
 pub fn check() -> crate::failure::Result {
     if interrupted() { Err(Failure::new(Code::Interrupted, "interrupted")) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Opening and closing databases, with errors that say what to do.
+//! Opening and closing databases, with errors that say what can be done.
 
 use crate::{
     arguments::{StoreArguments, WriteArguments},
@@ -17,10 +17,10 @@ use vellum::{
 };
 use vellum_base::shown;
 
-/// How many bytes of a value are looked at at once.
+/// How many bytes of a value are read at once.
 pub const PART_BYTES: usize = 64 << 10;
 
-/// Opens a database to look at it. Other processes may do so at the same time.
+/// Opens a database for reading. Other processes may have it open at the same time.
 pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
     let path = &arguments.database;
     if existing_file(path)?.is_none() {
@@ -31,7 +31,8 @@ pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
     if database.recovery().is_none() {
         return Ok(database);
     }
-    // It was recovered in memory, which the next command would do again; unless it may not be changed.
+    // The database was recovered in memory, which the next command would have to do again. So recover it in its file,
+    // unless that must not be changed.
     drop(database);
     if let Ok(recovered) = open(path, &options) {
         close(recovered)?;
@@ -39,12 +40,12 @@ pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
     open(path, &options.read_only(true))
 }
 
-/// Fails if there is no file at a place where a database should be.
+/// Fails if there is no file at the path of a database.
 pub fn require_file(path: &Path) -> Result {
     existing_file(path)?.map(|_| ()).ok_or_else(|| missing(path))
 }
 
-/// Opens a database to change it; from here on signals have to be looked at.
+/// Opens a database for writing; from now on signals have to be checked.
 pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
     let path = &arguments.store.database;
     if existing_file(path)?.is_none() {
@@ -54,7 +55,7 @@ pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
     open(path, &arguments.options())
 }
 
-/// Opens a database to change it, or creates it; returns whether it did. See [`open_to_write`].
+/// Opens a database for writing, or creates it; returns whether it was created. See [`open_to_write`].
 pub fn open_or_create(arguments: &WriteArguments) -> Result<(Database, bool)> {
     let path = &arguments.store.database;
     existing_file(path)?;
@@ -75,9 +76,9 @@ pub fn create(path: &Path, options: &Options) -> Result<Database> {
     Database::create(path, options).map_err(|error| explain(path, error))
 }
 
-/// Removes a database that was created for nothing, while no other process can have it.
+/// Removes a database that was created in vain, while no other process can have it open.
 pub fn discard(database: Database) {
-    // If that is refused, an empty database stays.
+    // If this fails, an empty database stays.
     let _ = std::fs::remove_file(database.path());
 }
 
@@ -111,7 +112,7 @@ fn explain(path: &Path, error: Error) -> Failure {
     }
 }
 
-/// Closes a database that was changed. No table of it may be left.
+/// Closes a database that was changed. There must be no open tables.
 pub fn close(database: Database) -> Result {
     let path = database.path().to_owned();
     database.close().map_err(|error| {
@@ -121,7 +122,7 @@ pub fn close(database: Database) -> Result {
     })
 }
 
-/// Opens a table of whatever types; if there is none of that name, says which there are.
+/// Opens a table of any types; if there is none of that name, the error lists the existing ones.
 pub fn table(database: &Database, name: &str) -> Result<Table> {
     database.table_as_bytes(name).map_err(|error| match error {
         Error::NoSuchTable { .. } => no_such_table(database, name, "; name it with --table"),
@@ -129,7 +130,7 @@ pub fn table(database: &Database, name: &str) -> Result<Table> {
     })
 }
 
-/// Says which tables there are; `advice` follows that.
+/// An error that lists the existing tables, followed by `advice`.
 pub fn no_such_table(database: &Database, name: &str, advice: &str) -> Failure {
     let tables = match database.tables() {
         Ok(tables) => tables,
@@ -155,13 +156,13 @@ pub fn check_key(key: &[u8]) -> Result {
     Ok(())
 }
 
-/// Whether two files are one.
+/// Whether two files are the same.
 pub fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     one.dev() == other.dev() && one.ino() == other.ino()
 }
 
-/// Opens a file whose contents go into a database, and is neither a directory nor the database; `itself` says what the
-/// database cannot be done with, as in "stored in itself".
+/// Opens a file whose contents go into a database, and which is neither a directory nor the database; `itself`
+/// completes "the database cannot be", as in "stored in itself".
 pub fn open_input(file: &Path, database: &Path, itself: &str) -> Result<(File, Metadata)> {
     let failed = |error| Failure::file("read", file, &error);
     let opened = File::open(file).map_err(failed)?;
@@ -176,7 +177,7 @@ pub fn open_input(file: &Path, database: &Path, itself: &str) -> Result<(File, M
     Ok((opened, metadata))
 }
 
-/// The file at a place where a database may be; nothing if there is nothing.
+/// The file at the path of a database; none if there is no file.
 pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(Failure::usage(format!(
@@ -216,7 +217,7 @@ pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether the system did not permit it.
+/// Whether the system denied permission.
 fn is_refused(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
     source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied)

@@ -1,8 +1,8 @@
 //! Bytes as text, and back.
 //!
-//! The escaped form is made for people: text stays as it is, and everything else (bytes that are no
-//! UTF-8, control characters, characters that cannot be seen) becomes `\n`, `\r`, `\t` or `\xNN` for each
-//! byte. A backslash becomes `\\`, so [`Form::decode`] gives back exactly the bytes that were escaped.
+//! The escaped form is meant for people: text stays as it is, and everything else (bytes that are not UTF-8, control
+//! characters, invisible characters) becomes `\n`, `\r`, `\t` or `\xNN` for each byte. A backslash becomes `\\`, so
+//! [`Form::decode`] restores exactly the bytes that were escaped.
 
 use crate::failure::{Failure, Result};
 use std::{
@@ -23,7 +23,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The bytes that an argument stands for. `what` names it in errors.
+    /// The bytes that an argument represents. `what` names it in errors.
     pub fn decode(self, argument: &OsStr, what: &str) -> Result<Vec<u8>> {
         let bytes = argument.as_bytes();
         let decoded = match self {
@@ -34,7 +34,7 @@ impl Form {
         decoded.map_err(|why| Failure::usage(format!("{what} {argument:?} cannot be read: {why}")))
     }
 
-    /// The text that stands for some bytes.
+    /// The text that represents some bytes.
     pub fn encode(self, bytes: &[u8]) -> Vec<u8> {
         let mut text = Vec::with_capacity(bytes.len());
         let mut encoder = Encoder::new(&mut text, self, Target::Plain);
@@ -49,14 +49,14 @@ pub fn escaped(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&Form::Escaped.encode(bytes)).into_owned()
 }
 
-/// Where encoded text goes to, which decides what else has to be escaped.
+/// Where encoded text goes, which determines what else has to be escaped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// It stands for itself.
+    /// The text is used unchanged.
     Plain,
     /// The inside of a JSON string.
     Json,
-    /// A terminal, for looking at: lines, tabs and backslashes stay as they are, so it cannot be given back.
+    /// A terminal, for reading: line breaks, tabs and backslashes stay as they are, so the text cannot be decoded.
     Terminal,
 }
 
@@ -89,7 +89,7 @@ impl<W: Write> Encoder<W> {
         }
     }
 
-    /// Encodes what was held back.
+    /// Encodes the bytes that were held back.
     pub fn finish(mut self) -> io::Result<()> {
         let rest = std::mem::take(&mut self.carry);
         rest.iter().try_for_each(|byte| self.escape_byte(*byte))
@@ -138,7 +138,7 @@ impl<W: Write> Encoder<W> {
         self.out.write_all(text.get(plain_from..).unwrap_or_default().as_bytes())
     }
 
-    /// Whether a character stands for itself.
+    /// Whether a character needs no escape.
     fn stays(&self, character: char) -> bool {
         match character {
             '\\' => self.target == Target::Terminal,
@@ -164,8 +164,8 @@ impl<W: Write> Encoder<W> {
     }
 }
 
-/// Whether a character beyond ASCII can be seen. Asked of the standard library, which escapes what cannot,
-/// and at the beginning of a string also what would join the quote before it.
+/// Whether a non-ASCII character is visible. The standard library decides this: it escapes invisible characters, and at
+/// the beginning of a string also those that would combine with the quote before them.
 fn is_visible(character: char) -> bool {
     if character.is_ascii() {
         return false;
@@ -177,7 +177,7 @@ fn is_visible(character: char) -> bool {
     text.escape_debug().count() == 2
 }
 
-/// The bytes that escaped text stands for.
+/// The bytes that escaped text represents.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.iter().copied().enumerate();

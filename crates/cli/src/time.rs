@@ -1,4 +1,4 @@
-//! Times as they are written and shown: in UTC.
+//! Parsing and printing of times, in UTC.
 
 use std::time::{Duration, SystemTime};
 pub use vellum::shown_time as shown;

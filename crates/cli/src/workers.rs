@@ -1,4 +1,4 @@
-//! Threads that work on what one thread finds.
+//! Threads that process the jobs that one thread finds.
 
 use std::sync::{
     Mutex,
@@ -8,24 +8,24 @@ use std::sync::{
 /// How many jobs may wait for each worker.
 const WAITING_PER_WORKER: usize = 32;
 
-/// How many workers there are unless told otherwise: one a processor, at most four. More do not help one disk, and
-/// each may hold an eighth of the pool.
+/// The default number of workers: one per processor, at most four. More do not help with a single disk, and each may
+/// hold an eighth of the pool.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
-/// Where jobs go.
+/// The queue of jobs.
 pub struct Jobs<T>(SyncSender<T>);
 
 impl<T> Jobs<T> {
-    /// Hands a job to a worker, waiting until one is free. False if they have all ended.
+    /// Hands a job to a worker, waiting until one is free. Returns false if all workers have ended.
     pub fn give(&self, job: T) -> bool {
         self.0.send(job).is_ok()
     }
 }
 
-/// Runs `find` on this thread, and `work` on each job that it gives, on `threads` others. Returns what
-/// `find` returned, when all jobs are done.
+/// Runs `find` on this thread, and `work` on each job that it hands over, on `threads` others. Returns the result of
+/// `find` when all jobs are done.
 pub fn run<T: Send, R>(threads: usize, find: impl FnOnce(&Jobs<T>) -> R, work: impl Fn(T) + Sync) -> R {
     let (sender, receiver) = sync_channel(threads * WAITING_PER_WORKER);
     let receiver = Mutex::new(receiver);

@@ -4,10 +4,10 @@ use crate::{Persistent, Shape, codec::Reader, codec::Writer, persistent::mix, pe
 use std::{ops::Deref, ops::DerefMut};
 use vellum_base::Bytes;
 
-/// Any number of values, which lie within their object: what `Vec` is in memory, and used like one.
+/// Any number of values, stored within their object: the counterpart of `Vec`, and used like one.
 ///
-/// An object whose arrays and texts do not fit into its page has an extent of its own; that is read and written as a whole, so something
-/// of a hundred megabytes of which a little changes now and then is better divided into several objects.
+/// An object whose arrays and texts do not fit into its page has its own extent, which is read and written as a whole.
+/// So an object of a hundred megabytes of which a little changes now and then is better divided into several objects.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Array<T>(pub Vec<T>);
 
@@ -63,7 +63,7 @@ impl<'a, T> IntoIterator for &'a Array<T> {
 }
 
 impl<T: Persistent> Array<T> {
-    /// Elements without bytes would need no memory, however many there are.
+    /// Elements of zero bytes would need no memory, however many there are.
     const STRIDE: usize = {
         assert!(T::BYTES > 0, "the elements of an array have at least one byte each");
         T::BYTES

@@ -1,4 +1,4 @@
-//! The bytes of an object, as a whole.
+//! The bytes of a whole object.
 
 use crate::{
     Object,
@@ -10,7 +10,7 @@ use crate::{
 use vellum_access::BlobReference;
 use vellum_pool::PoolError;
 
-/// Fields of an object of which these are the bytes.
+/// Decodes fields of an object from its bytes.
 pub(crate) fn decode<T: Object, F: Fields<T>>(
     fields: F,
     body: &[u8],
@@ -21,20 +21,20 @@ pub(crate) fn decode<T: Object, F: Fields<T>>(
     if reader.is_sound() { Ok(values) } else { Err(damaged(at, T::NAME)) }
 }
 
-/// The bytes of an object.
+/// Encodes an object.
 pub(crate) fn encode<T: Object>(object: &T) -> Result<Vec<u8>, ObjectError> {
     let mut writer = Writer::new(T::BYTES);
     object.store(&mut writer, 0);
     writer.finish().ok_or(ObjectError::TooLong)
 }
 
-/// The reference to the bytes of a large object.
+/// Decodes the reference to the extent of a large object.
 pub(crate) fn large(body: &[u8], at: AnyRef) -> Result<BlobReference, ObjectError> {
     let reference = body.first_chunk::<LARGE_BYTES>().and_then(|bytes| BlobReference::decode(bytes));
     reference.ok_or_else(|| damaged(at, "reference to a large object"))
 }
 
-/// How many bytes a reference to an extent has.
+/// The length of a reference to an extent, in bytes.
 pub(crate) const LARGE_BYTES: usize = 24;
 
 pub(crate) fn damaged(at: AnyRef, what: &str) -> ObjectError {

@@ -20,30 +20,31 @@ use vellum_pool::{OptimisticPage, Pager, PoolError};
 
 /// Several changes of a heap that happen together, or not at all: see [`Heap::change`].
 ///
-/// It sees what it has changed itself, and else the heap as it is at one moment, which is the moment when it ends: if anything that it has read was
-/// changed meanwhile by another one, it is made again. Until it ends others see nothing of it.
+/// It sees its own changes, and otherwise the heap as it is at one moment, the moment when the change ends: if another
+/// change meanwhile modifies anything that this one has read, this one is repeated. Until it ends, others see nothing
+/// of it.
 pub struct Change<'p, P: Pager> {
     heap: Heap<'p, P>,
     copies: Copies<'p, P>,
     made: NewLarge<'p, P>,
     freed: Vec<BlobReference>,
-    /// Places that were reserved, and not set yet.
+    /// Places that are reserved and not set yet.
     reserved: BTreeSet<AnyRef>,
 }
 
-/// Where an object is, its forward followed.
+/// Where an object is, after following its forward.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// Where it lies.
+    /// Its actual place.
     pub at: AnyRef,
     pub head: Head,
 }
 
-/// What is stored of an object.
+/// An object in its stored form.
 pub(crate) struct Stored<'b> {
     pub fingerprint: u32,
     pub is_large: bool,
-    /// Its bytes, or the reference to them.
+    /// Its bytes, or the reference to its extent.
     pub body: &'b [u8],
 }
 
@@ -89,7 +90,7 @@ impl<'p, P: Pager> Change<'p, P> {
         }
         let value = pager.run(|| {
             let parent = pager.root(found.at.page())?;
-            // If the object has changed since, its extent may be something else by now. This change does not count then.
+            // If the object has changed since, its extent may have been reused. This change is then discarded.
             let body_at = found.at.at() + GRANULE_BYTES;
             if parent.bytes().compare(body_at, LARGE_BYTES, &large.encode()).is_ne() {
                 parent.validate()?;
@@ -100,15 +101,16 @@ impl<'p, P: Pager> Change<'p, P> {
         value?.ok_or(ObjectError::Dangling { reference: reference.any() })?
     }
 
-    /// Stores a new object, and gives the reference to it.
+    /// Stores a new object and returns a reference to it.
     ///
     /// # Errors
-    /// If its type is not as it is in the heap, it is too long, or the file cannot grow.
+    /// If its type differs from the type of the same name in the heap, it is too long, or the file cannot grow.
     pub fn allocate<T: Object>(&mut self, object: &T) -> Result<Ref<T>, ObjectError> {
         self.allocate_in(None, object)
     }
 
-    /// Stores a new object near another one: in the same page, if that has room. What is visited together is read together then.
+    /// Stores a new object near another one: in the same page, if that has room. Objects that are visited together are
+    /// then read together.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -116,7 +118,8 @@ impl<'p, P: Pager> Change<'p, P> {
         self.allocate_in(Some(near.any().page()), object)
     }
 
-    /// Reserves the place of an object that is [set](Self::set) before this change ends: so that objects can refer to each other in circles.
+    /// Reserves the place of an object that is [set](Self::set) before this change ends, so that objects can refer to
+    /// each other in cycles.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -132,7 +135,7 @@ impl<'p, P: Pager> Change<'p, P> {
         self.reserve_in(Some(near.any().page()))
     }
 
-    /// Gives an object another value.
+    /// Replaces the value of an object.
     ///
     /// # Errors
     /// As for [`Heap::get`] and [`allocate`](Self::allocate).
@@ -183,7 +186,8 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(self.get::<Roots>(anchor)?.get(T::NAME).map(AnyRef::typed))
     }
 
-    /// Makes an object the root of its type, or takes the root away. What no root leads to, by any way, a verification finds.
+    /// Makes an object the root of its type, or removes the root. A verification finds objects to which no path leads
+    /// from a root.
     ///
     /// # Errors
     /// If it cannot be stored.
@@ -193,7 +197,7 @@ impl<'p, P: Pager> Change<'p, P> {
         self.update(anchor, |roots: &mut Roots| roots.set(T::NAME, root.map(Ref::any)))
     }
 
-    /// Stores another value for an object that was found.
+    /// Stores a new value for an object that was found.
     pub(crate) fn store<T: Object>(
         &mut self,
         reference: AnyRef,
@@ -210,7 +214,7 @@ impl<'p, P: Pager> Change<'p, P> {
         self.put(reference, found, &Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large })
     }
 
-    /// Puts what is stored of an object where it is, or elsewhere if it has no room there.
+    /// Puts the stored form of an object in its place, or elsewhere if it has no room there.
     fn put(&mut self, reference: AnyRef, found: Found, stored: &Stored<'_>) -> Result<(), ObjectError> {
         let is_moved = found.head.is_moved();
         let flags = Flags { is_large: stored.is_large, is_moved };
@@ -225,7 +229,7 @@ impl<'p, P: Pager> Change<'p, P> {
         let flags = Flags { is_moved: true, ..flags };
         let target = self.insert(Some(reference.page()), stored, flags)?;
         let mut page = self.copies.page_mut(reference.page())?.ok_or_else(dangling)?;
-        // It takes no more room than the least that an object has.
+        // A forward takes no more room than the smallest object.
         page.forward(reference.granule(), target);
         Ok(())
     }
@@ -244,7 +248,7 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(())
     }
 
-    /// Takes all objects out of a page, which is none of the heap from then on.
+    /// Removes all objects from a page, which no longer belongs to the heap afterwards.
     pub(crate) fn wipe(&mut self, page: PageId) -> Result<(), ObjectError> {
         let Some(view) = self.copies.view(page)? else { return Ok(()) };
         for (granule, head) in view.objects().filter(|(_, head)| head.is_large()) {
@@ -257,7 +261,7 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(())
     }
 
-    /// The extent of a large object is not referred to any more.
+    /// Frees the extent of a large object, to which nothing refers any more.
     fn free_large_of(&mut self, found: Found) -> Result<(), ObjectError> {
         if !found.head.is_large() {
             return Ok(());
@@ -285,7 +289,7 @@ impl<'p, P: Pager> Change<'p, P> {
 
     fn reserve_in<T: Object>(&mut self, near: Option<PageId>) -> Result<Ref<T>, ObjectError> {
         self.heap.check_type::<T>(true)?;
-        // One whose fixed part is longer than a page is moved when it is set.
+        // An object whose fixed part is longer than a page is moved when it is set.
         let body = vec![0; T::BYTES.min(OBJECT_BYTES_INLINE_MAX)];
         let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
         let reference = self.insert(near, &stored, Flags::default())?;
@@ -293,7 +297,7 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(reference.typed())
     }
 
-    /// Puts an object into some page: that of `near`, that in which this thread allocates, one that has room, or a new one.
+    /// Puts an object into a page: `near`, the page in which this thread allocates, one that has room, or a new one.
     fn insert(
         &mut self,
         near: Option<PageId>,
@@ -309,7 +313,7 @@ impl<'p, P: Pager> Change<'p, P> {
                 return Ok(reference);
             }
         }
-        // The thread leaves its page, which may have room for others.
+        // The thread leaves its page, which may have room for other objects.
         if let Some(page) = own
             && self.copies.view(page)?.is_some_and(|view| view.free() >= ROOMY)
         {
@@ -338,7 +342,7 @@ impl<'p, P: Pager> Change<'p, P> {
         stored: &Stored<'_>,
         flags: Flags,
     ) -> Result<Option<AnyRef>, ObjectError> {
-        // A page that is refused, because it is full or what is free in it is in pieces, does not count as one that is written.
+        // A page that is refused because it is full or fragmented does not count as written.
         if self.copies.view(page)?.is_none_or(|view| view.place(granules).is_none()) {
             return Ok(None);
         }
@@ -350,7 +354,7 @@ impl<'p, P: Pager> Change<'p, P> {
     pub(crate) fn find(&mut self, reference: AnyRef) -> Result<Found, ObjectError> {
         let dangling = ObjectError::Dangling { reference };
         let Some(page) = self.copies.view(reference.page())? else { return Err(dangling) };
-        // Only forwards lead to what was moved.
+        // Only forwards lead to moved objects.
         let Some(head) = page.find(reference).filter(|head| !head.is_moved()) else { return Err(dangling) };
         if !head.is_forward() {
             return Ok(Found { at: reference, head });
@@ -362,12 +366,12 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(Found { at, head })
     }
 
-    /// Whether all that was read is as it was.
+    /// Whether everything that was read is unchanged.
     pub(crate) fn is_current(&self) -> Result<bool, ObjectError> {
         self.copies.is_current()
     }
 
-    /// Makes the changes, unless what was read has changed; says whether they happened.
+    /// Makes the changes, unless something that was read has changed; returns whether they were made.
     pub(crate) fn commit(mut self) -> Result<bool, ObjectError> {
         if let Some(reference) = self.reserved.first() {
             return Err(ObjectError::NotSet { reference: *reference });

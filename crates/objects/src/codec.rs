@@ -1,18 +1,20 @@
-//! How the value of an object becomes bytes, and bytes a value.
+//! The encoding of objects as bytes, and its inverse.
 //!
-//! An object's bytes begin with its *fixed part*, whose layout its type alone decides. What a [`Text`](crate::Text) or an
-//! [`Array`](crate::Array) holds follows, in the order in which the fields are stored; the field has where that begins, counted from the
-//! object's first byte, and the number of bytes or elements, in 4 bytes each.
+//! An object's bytes begin with its *fixed part*, whose layout is determined by its type alone. The contents of each
+//! [`Text`](crate::Text) or [`Array`](crate::Array) follow, in the order in which the fields are stored; the field
+//! holds the offset of its contents, counted from the object's first byte, and the number of bytes or elements, in 4
+//! bytes each.
 
 use std::{cell::Cell, hint::cold_path};
 use vellum_base::{Bytes, primitive::meet};
 
-/// A run of bytes in the bytes of an object begins at a multiple of this.
+/// The alignment of each run of bytes in an object.
 const RUN_ALIGN: usize = 8;
 
-/// Reads the bytes of an object, which may change meanwhile, or be any.
+/// Reads the bytes of an object, which may change meanwhile, or be arbitrary.
 ///
-/// Every read is bounded, and none fails: what cannot be is noted, by [`refuse`](Self::refuse), and what was loaded does not count then.
+/// Every read is bounded, and none fails: impossible contents are noted by [`refuse`](Self::refuse), and the loaded
+/// values must then be discarded.
 pub struct Reader<B> {
     bytes: B,
     /// Where the object begins.
@@ -30,19 +32,19 @@ impl<B: Bytes> Reader<B> {
         Self { bytes, start, length, next: Cell::new(fixed), is_sound: Cell::new(fixed <= length) }
     }
 
-    /// Whether all that was read can have been stored.
+    /// Whether everything read can have been stored.
     #[inline(always)]
     pub(crate) fn is_sound(&self) -> bool {
         self.is_sound.get()
     }
 
-    /// What is read next is not behind what was read before.
+    /// Allows the next run to lie before the runs that were read.
     #[inline(always)]
     pub(crate) fn begin_again(&self) {
         self.next.set(0);
     }
 
-    /// What was read cannot have been stored.
+    /// Notes that what was read cannot have been stored.
     #[inline(always)]
     pub fn refuse(&self) {
         cold_path();
@@ -77,12 +79,14 @@ impl<B: Bytes> Reader<B> {
         self.bytes.u64_at(self.start + at)
     }
 
-    /// Where the run begins to which a field refers, and how many elements of `size` bytes it has. One that cannot be is empty.
+    /// Where the run of a field begins, and how many elements of `size` bytes it has. An impossible run is returned as
+    /// empty.
     pub(crate) fn run(&self, at: usize, size: usize) -> (usize, usize) {
         let (begin, count) = (self.u32(at) as usize, self.u32(at + 4) as usize);
         let end = count.checked_mul(size).and_then(|bytes| begin.checked_add(bytes));
         match end {
-            // Runs follow one another: so it takes no longer to read them than they are long, whatever they say.
+            // Runs follow one another, so the time to read them is bounded by the object's length, whatever the bytes
+            // say.
             Some(end)
                 if end <= self.length && begin >= self.next.get() && begin.is_multiple_of(RUN_ALIGN) =>
             {
@@ -96,7 +100,7 @@ impl<B: Bytes> Reader<B> {
         }
     }
 
-    /// A copy of so many bytes.
+    /// A copy of `N` bytes.
     #[inline(always)]
     pub(crate) fn copy_array<const N: usize>(&self, at: usize) -> [u8; N] {
         meet();
@@ -114,7 +118,7 @@ impl<B: Bytes> Reader<B> {
     }
 }
 
-/// The bytes of an object while they are made.
+/// The bytes of an object under construction.
 #[derive(Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -122,7 +126,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An object with a fixed part of so many bytes, all zero.
+    /// An object with a fixed part of `fixed` bytes, all zero.
     pub(crate) fn new(fixed: usize) -> Self {
         Self { bytes: vec![0; fixed], is_too_long: false }
     }
@@ -135,7 +139,8 @@ impl Writer {
         }
     }
 
-    /// Appends a run of `count` elements of `size` bytes, all zero, to which the field at `at` refers from now on; says where it begins.
+    /// Appends a run of `count` elements of `size` bytes, all zero, and makes the field at `at` refer to it; returns
+    /// where the run begins.
     pub(crate) fn append(&mut self, at: usize, count: usize, size: usize) -> usize {
         let begin = self.bytes.len().next_multiple_of(RUN_ALIGN);
         let end = count.checked_mul(size).and_then(|bytes| begin.checked_add(bytes));
@@ -149,7 +154,7 @@ impl Writer {
         begin
     }
 
-    /// The bytes; none if they are too many.
+    /// The bytes; none if there are too many.
     pub(crate) fn finish(self) -> Option<Vec<u8>> {
         (!self.is_too_long).then_some(self.bytes)
     }

@@ -1,24 +1,27 @@
-//! Objects of a type that has changed become objects of the new one.
+//! Conversion of the objects of a type that has changed.
 
 use crate::{Heap, Object, error::ObjectError};
 use vellum_pool::Pager;
 
-/// What a conversion has done.
+/// The result of a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Converted {
-    /// How many objects it has converted.
+    /// How many objects were converted.
     pub objects: u64,
 }
 
 impl<P: Pager> Heap<'_, P> {
-    /// Converts all objects of type `Old` to `New`, which has the same name in the heap. References to them stay as they are.
+    /// Converts all objects of type `Old` to `New`. Both types must have the same name in the heap. References to the
+    /// objects stay valid.
     ///
-    /// Each object is converted by itself. If that is interrupted, by an error or a crash, it is done again, and goes on with those that are
-    /// left; until then these cannot be read as `New`. Other threads do not use objects of the type meanwhile.
+    /// Each object is converted by itself. If the conversion is interrupted by an error or a crash, repeat the call,
+    /// which goes on with the remaining objects; until then these cannot be read as `New`. Other threads must not use
+    /// objects of the type meanwhile.
     ///
     /// # Errors
-    /// [`ObjectError::NothingToConvert`] if the heap's type of this name is neither of the two; and if an object cannot be read or stored.
+    /// [`ObjectError::NothingToConvert`] if the heap's type of this name is neither of the two; also if an object
+    /// cannot be read or stored.
     pub fn convert<Old: Object, New: Object>(
         &self,
         mut convert: impl FnMut(Old) -> New,
@@ -44,7 +47,7 @@ impl<P: Pager> Heap<'_, P> {
                 directory.set_fingerprint(New::NAME, New::FINGERPRINT)?;
                 self.state.forget_types();
             }
-            // It goes on, or has been done.
+            // The conversion continues, or has been done.
             Some(now) if now == New::FINGERPRINT => {}
             _ => return Err(nothing()),
         }

@@ -1,9 +1,10 @@
 //! Copies of pages, on which a change is made before any page is latched.
 //!
-//! A change works on copies of the pages that it reads and changes. When it ends, the pages that it has changed are latched, and then
-//! it is made sure that all that it has read is as it was: the same version, or, if the page was evicted meanwhile, the same bytes. Then
-//! the changes happen, as one record of the log; otherwise nothing has happened, and the change is made again. (Kung and Robinson, *On
-//! optimistic methods for concurrency control*, 1981; the order of latching and validating is that of Silo, SOSP 2013.)
+//! A change works on copies of the pages that it reads and changes. When it ends, the pages that it has changed are
+//! latched, and then everything that it has read is checked to be unchanged: it has the same version, or, if the page
+//! was evicted meanwhile, the same bytes. Then the changes are made, as one record of the log; otherwise nothing has
+//! happened, and the change is repeated. (Kung and Robinson, *On optimistic methods for concurrency control*, 1981; the
+//! order of latching and validating is that of Silo, SOSP 2013.)
 
 use crate::error::ObjectError;
 use crate::page::{PageBytes, PageMut, PageView};
@@ -15,18 +16,18 @@ use vellum_pool::{Fault, Interrupt, OptimisticPage, Pager, PoolError};
 
 /// The most pages that one change writes: they are latched together.
 const WRITTEN_MAX: usize = 128;
-/// How many it may write in the smallest of pools: an object that moves is in three.
+/// How many it may write even in the smallest pool: an object that moves involves three.
 const WRITTEN_MIN: usize = 4;
 /// The most pages that one change reads, of which it has copies.
 const READ_MAX: usize = 8192;
 
 /// A page of objects as it was at one moment.
 struct Copy {
-    /// What it was.
+    /// The original contents.
     before: Box<PageBytes>,
-    /// The version that it had.
+    /// The version of the page then.
     token: u64,
-    /// What it is to be.
+    /// The new contents, if changed.
     after: Option<Box<PageBytes>>,
 }
 
@@ -44,13 +45,13 @@ impl<'p, P: Pager> Copies<'p, P> {
         Self { pager, owner, pages: BTreeMap::new(), written: 0 }
     }
 
-    /// A page as the change has it; none if it is no page of the heap.
+    /// A page as the change sees it; none if it is not a page of the heap.
     pub fn view(&mut self, page: PageId) -> Result<Option<PageView<'_>>, ObjectError> {
         let copy = load((self.pager, self.owner), &mut self.pages, page)?;
         Ok(copy.map(|copy| PageView(copy.after.as_deref().unwrap_or(&copy.before))))
     }
 
-    /// A page, to be changed; none if it is no page of the heap.
+    /// A page for changing; none if it is not a page of the heap.
     pub fn page_mut(&mut self, page: PageId) -> Result<Option<PageMut<'_>>, ObjectError> {
         let limit = WRITTEN_MAX.min(self.pager.limit_pages() / 8).max(WRITTEN_MIN);
         let Some(copy) = load((self.pager, self.owner), &mut self.pages, page)? else { return Ok(None) };
@@ -63,14 +64,14 @@ impl<'p, P: Pager> Copies<'p, P> {
         Ok(Some(PageMut(copy.after.get_or_insert_with(|| copy.before.clone()))))
     }
 
-    /// The pages that are changed: each as it was and as it is to be.
+    /// The changed pages: each as it was and as it will be.
     pub fn changed(&self) -> impl Iterator<Item = (PageId, PageView<'_>, PageView<'_>)> {
         self.pages.iter().filter_map(|(page, copy)| {
             copy.after.as_deref().map(|after| (*page, PageView(&copy.before), PageView(after)))
         })
     }
 
-    /// Makes the changes, if what was read is as it was; says whether it was.
+    /// Makes the changes if everything that was read is unchanged; returns whether it was.
     pub fn commit(&self, made: &[BlobReference], freed: &[BlobReference]) -> Result<bool, ObjectError> {
         let edits = self
             .changed()
@@ -96,7 +97,7 @@ impl<'p, P: Pager> Copies<'p, P> {
                     return Ok(false);
                 }
             }
-            // What is latched is as it was.
+            // The latched pages are unchanged.
             let is_compared = planted(Plant::ReadsNotCompared) || planted(Plant::ReadsComparedTooEarly);
             if !is_compared && !self.is_read_current(|page| pages.binary_search(&page).is_ok())? {
                 return Ok(false);
@@ -106,13 +107,14 @@ impl<'p, P: Pager> Copies<'p, P> {
         })?)
     }
 
-    /// Whether what was read is as it was.
+    /// Whether everything that was read is unchanged.
     pub fn is_current(&self) -> Result<bool, ObjectError> {
         Ok(self.pager.run(|| self.is_read_current(|_| false))?)
     }
 
-    /// Whether what was read is as it was, but for pages of which that `is_known`. If it is, all of it was as it was at the moment when this
-    /// began: pages are looked at one after the other, and need not be in memory together.
+    /// Whether everything that was read is unchanged, apart from pages for which that `is_known`. If so, all of it was
+    /// unchanged at the moment when this check began: pages are checked one after the other, and need not be in memory
+    /// together.
     fn is_read_current(&self, is_known: impl Fn(PageId) -> bool) -> Result<bool, Interrupt> {
         for (page, copy) in self.pages.iter().filter(|(page, _)| !is_known(**page)) {
             if !self.is_as_it_was(*page, copy)? {
@@ -122,9 +124,10 @@ impl<'p, P: Pager> Copies<'p, P> {
         Ok(true)
     }
 
-    /// Whether a page is as it was. A page that is not in memory is read in, which waits for no latch, so this thread may hold some.
+    /// Whether a page is unchanged. A page that is not in memory is read in, which waits for no latch, so this thread
+    /// may hold latches.
     fn is_as_it_was(&self, page: PageId, copy: &Copy) -> Result<bool, Interrupt> {
-        /// A page that comes and goes so often finds no room.
+        /// If a page is evicted this often, the pool has no room for it.
         const MISSES_MAX: u32 = 1000;
         for _ in 0..MISSES_MAX {
             let guard = match self.pager.root(page) {
@@ -146,7 +149,7 @@ impl<'p, P: Pager> Copies<'p, P> {
     }
 }
 
-/// The copy of a page, which is made if there is none yet; none if it is no page of the heap.
+/// The copy of a page, which is made if there is none yet; none if it is not a page of the heap.
 fn load<'c, P: Pager>(
     (pager, owner): (&P, PageId),
     pages: &'c mut BTreeMap<PageId, Copy>,
@@ -163,7 +166,7 @@ fn load<'c, P: Pager>(
     }
 }
 
-/// A copy of a page of objects, and the version that it had; none if it is no page of the heap with this
+/// A copy of a page of objects, and the version that the page had; none if it is not a page of the heap with this
 /// directory.
 pub(crate) fn copy_of<P: Pager>(
     pager: &P,

@@ -1,4 +1,4 @@
-//! The directory of a heap: a tree that says which pages it has, and of which types its objects are.
+//! The directory of a heap: a tree that records its pages and the types of its objects.
 //!
 //! | key | value |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | `p`, page | nothing: the page is one of the heap |
 //! | `t`, fingerprint | the description of the type |
 //!
-//! Pages have 8 bytes and fingerprints 4, big-endian in keys and little-endian in values. A record `p` and its page are made, and freed,
-//! by one atomic change.
+//! Pages have 8 bytes and fingerprints 4, big-endian in keys and little-endian in values. A record `p` and its page are
+//! created, and freed, by one atomic change.
 
 use crate::{
     Shape,
@@ -28,7 +28,7 @@ const NAME: u8 = b'n';
 const PAGE: u8 = b'p';
 const TYPE: u8 = b't';
 
-/// The tree of a heap.
+/// The tree that is the directory of a heap.
 pub(crate) struct Directory<'p, P: Pager>(pub Tree<'p, P>);
 
 impl<P: Pager> Clone for Directory<'_, P> {
@@ -48,7 +48,8 @@ impl<'p, P: Pager> Directory<'p, P> {
         anchor.map(Some).ok_or_else(|| self.damaged("the reference to the roots"))
     }
 
-    /// Makes the object with the roots, of this type and with these bytes, and its page. Nothing happens if another thread was faster.
+    /// Makes the object with the roots, of this type and with these bytes, and its page. Nothing happens if another
+    /// thread has made it first.
     pub fn make_anchor(
         self,
         pager: &'p P,
@@ -93,7 +94,8 @@ impl<'p, P: Pager> Directory<'p, P> {
         Ok(())
     }
 
-    /// Shows the pages of the heap, in order but for that of the roots, which comes first, until `show` returns false.
+    /// Calls `show` with the pages of the heap, until `show` returns false. They are in order, except that the page of
+    /// the roots comes first.
     pub fn pages(self, mut show: impl FnMut(PageId) -> Result<bool, ObjectError>) -> Result<(), ObjectError> {
         if let Some(anchor) = self.anchor()?
             && !show(anchor.page())?
@@ -110,17 +112,17 @@ impl<'p, P: Pager> Directory<'p, P> {
         Ok(())
     }
 
-    /// Notes that a page has room; false if that is noted already.
+    /// Notes that a page has room; returns false if that is noted already.
     pub fn note_room(self, page: PageId) -> Result<bool, ObjectError> {
         Ok(self.0.insert(&key(FREE, page), &[])?)
     }
 
-    /// Takes the note back; false if there is none.
+    /// Removes the note; returns false if there is none.
     pub fn take_room(self, page: PageId) -> Result<bool, ObjectError> {
         Ok(self.0.remove(&key(FREE, page))?)
     }
 
-    /// Some pages that have room, the next ones after `after`.
+    /// Up to `most` pages that have room, the next ones after `after`.
     pub fn rooms(self, after: PageId, most: usize) -> Result<Vec<PageId>, ObjectError> {
         let (lower, upper) = (key(FREE, after), [FREE + 1]);
         let mut cursor = self.0.range(Bound::Excluded(&lower), Bound::Excluded(&upper))?;
@@ -139,7 +141,7 @@ impl<'p, P: Pager> Directory<'p, P> {
         Ok(value.and_then(|value| value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))))
     }
 
-    /// From now on the type of this name is the one with this fingerprint.
+    /// Makes the type with this fingerprint the one of this name.
     pub fn set_fingerprint(self, name: &str, fingerprint: u32) -> Result<(), ObjectError> {
         self.0.upsert(&name_key(name), &fingerprint.to_le_bytes())?;
         Ok(())
@@ -169,7 +171,7 @@ impl<'p, P: Pager> Directory<'p, P> {
         Ok(())
     }
 
-    /// Takes all out that is no page.
+    /// Removes all records that are not pages.
     pub fn clear(self) -> Result<(), ObjectError> {
         loop {
             let mut cursor = self.0.range(Bound::Unbounded, Bound::Unbounded)?;

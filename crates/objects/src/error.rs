@@ -1,10 +1,10 @@
-//! What can go wrong in a heap.
+//! Errors of heaps.
 
 use crate::reference::AnyRef;
 use vellum_access::{AccessError, MAX_VALUE_BYTES};
 use vellum_pool::PoolError;
 
-/// An error of a heap. Each says what was being done, on what, and what to do about it.
+/// An error of a heap. Each says what was being done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
@@ -14,7 +14,7 @@ pub enum ObjectError {
     /// The directory of the heap, or the extent of a large object, failed.
     #[error(transparent)]
     Access(AccessError),
-    /// A reference leads to an object that is not there any more, or never was in this heap.
+    /// A reference leads to an object that no longer exists, or never existed in this heap.
     #[error(
         "no object is at {reference}: it was deleted, or the reference is of another heap; delete what refers to an object first"
     )]
@@ -29,7 +29,7 @@ pub enum ObjectError {
         reference: AnyRef,
         /// The name of the type of the object.
         stored: String,
-        /// The name of the type that was asked for.
+        /// The name of the requested type.
         wanted: &'static str,
     },
     /// A type has changed since its objects were stored.
@@ -40,40 +40,40 @@ pub enum ObjectError {
     TypeChanged {
         /// Its name.
         name: &'static str,
-        /// What it is in the heap.
+        /// Its description in the heap.
         stored: String,
-        /// What it is in the program.
+        /// Its description in the program.
         wanted: String,
     },
-    /// Two types that are not the same have the same fingerprint.
+    /// Two different types have the same fingerprint.
     #[error(
         "the types `{stored}` and `{wanted}` cannot be told apart: their fingerprints are the same by chance; rename one of them"
     )]
     SameFingerprint {
-        /// The one that is in the heap.
+        /// The type in the heap.
         stored: String,
-        /// The one that is new to it.
+        /// The type that is new to the heap.
         wanted: String,
     },
-    /// A type is to be converted that the heap has not.
+    /// A type is to be converted that the heap does not have.
     #[error("the heap has no objects of a type `{wanted}` that could be converted")]
     NothingToConvert {
-        /// The type as it was to be.
+        /// The type that was to be converted.
         wanted: String,
     },
     /// An object is too long.
     #[error("an object has more than {MAX_VALUE_BYTES} bytes, which is the limit; divide it into several")]
     TooLong,
-    /// One change is about too many pages.
+    /// A single change involves too many pages.
     #[error("one change of objects is about more than {limit} pages; divide it into several")]
     ChangeTooLarge {
-        /// How many it may be.
+        /// The maximum number of pages.
         limit: usize,
     },
-    /// A place was reserved for an object, and the change ends without it.
+    /// A place was reserved for an object, but the change ended without setting the object.
     #[error("a place was reserved for an object ({reference}) that was not set before the change ended")]
     NotSet {
-        /// The reference to it.
+        /// The reference to the object.
         reference: AnyRef,
     },
     /// The file is too large.

@@ -1,16 +1,17 @@
-//! Objects that are brought into memory side by side.
+//! Bringing objects into memory by parallel reads.
 //!
-//! Objects that were made one after the other lie in neighbouring pages, and a traversal that has come to one of them often comes to the
-//! others. So a thread whose misses are near each other reads the pages around the next one with it, by one request. How many follows its misses, as the window
-//! does with which Linux reads ahead from swap: it doubles with each one that is near the one before, and is halved otherwise. A thread that reads here and there
-//! soon reads single pages.
+//! Objects that were created one after the other lie in neighbouring pages, and a traversal that has reached one of
+//! them often reaches the others. So a thread whose misses are near each other reads the pages around the next miss
+//! together with it, in one request. The number of pages adapts to the misses, like the window with which Linux reads
+//! ahead from swap: it doubles with each miss near the previous one, and is halved otherwise. A thread that reads at
+//! random soon reads single pages.
 
 use crate::{Heap, Ref, error::ObjectError};
 use vellum_base::PageId;
 use vellum_pool::{FinishedRead, Misses, Pager};
 
-/// Brings objects into memory side by side, where one read after the other would take as many times as long. For one thread; it is made
-/// once, and used for as long as it is useful.
+/// Brings objects into memory by parallel reads, which takes a fraction of the time of reading them one after the
+/// other. For one thread; it is made once, and kept as long as it is useful.
 pub struct Fetcher<'p, P: Pager + 'p> {
     pager: &'p P,
     misses: P::Misses<'p>,
@@ -20,7 +21,7 @@ pub struct Fetcher<'p, P: Pager + 'p> {
 }
 
 impl<'p, P: Pager> Heap<'p, P> {
-    /// Makes what fetches objects, `depth` reads at a time.
+    /// Makes a fetcher of objects, with up to `depth` reads at a time.
     ///
     /// # Errors
     /// If the system has no resources for it.
@@ -29,8 +30,8 @@ impl<'p, P: Pager> Heap<'p, P> {
         Ok(Fetcher { pager, misses: pager.misses(depth)?, depth, pages: Vec::new(), finished: Vec::new() })
     }
 
-    /// Brings the pages of these objects into memory, all reads side by side, and returns when they are there. A thread that does so
-    /// again and again keeps a [`fetcher`](Self::fetcher).
+    /// Brings the pages of these objects into memory by parallel reads, and returns when they are there. A thread that
+    /// does so repeatedly keeps a [`fetcher`](Self::fetcher).
     ///
     /// # Errors
     /// If the system has no resources for it.
@@ -45,7 +46,8 @@ impl<'p, P: Pager> Heap<'p, P> {
 /// The most pages that are read around a missing one.
 const AROUND_MAX: u64 = 16;
 
-/// How many pages are read with a page that is missing, itself included, after the page that was missing before and how many were read then.
+/// How many pages are read for a missing page, including itself. `last` is the previous missing page, and how many
+/// pages were read for it.
 fn around(page: PageId, last: Option<(PageId, u64)>) -> u64 {
     match last {
         Some((last, count)) if last.0.abs_diff(page.0) < 2 * AROUND_MAX => (2 * count).min(AROUND_MAX),
@@ -55,7 +57,7 @@ fn around(page: PageId, last: Option<(PageId, u64)>) -> u64 {
 }
 
 impl<P: Pager> Heap<'_, P> {
-    /// Reads a page that is missing, with some that lie around it. That is a hint, as for a [`Fetcher`].
+    /// Reads a missing page together with some pages around it. This is a hint, as for a [`Fetcher`].
     pub(crate) fn read_around(&self, page: PageId) {
         if !self.pager.is_evicted(page) {
             return;
@@ -63,7 +65,7 @@ impl<P: Pager> Heap<'_, P> {
         let missed = self.state.missed.mine();
         let count = around(page, missed.get());
         missed.set(page, count);
-        // What is read at once must find room, and leave some to others.
+        // Pages that are read together must find room, and leave some to others.
         let count = count.min(self.pager.limit_pages() as u64 / 16);
         if count < 2 {
             return;
@@ -80,10 +82,12 @@ impl<P: Pager> Heap<'_, P> {
 }
 
 impl<P: Pager> Fetcher<'_, P> {
-    /// Begins to read the pages of these objects, as far as they are not in memory, and there is memory for them at once. What is begun goes
-    /// on while the thread does something else; an object that is read meanwhile is waited for.
+    /// Begins to read those pages of these objects that are not in memory, as far as there is memory for them at once.
+    /// The reads go on while the thread does something else; reading an object whose page is still being read waits for
+    /// it.
     ///
-    /// That is a hint: a page that cannot be read now is read when an object of it is, and tells then what is wrong.
+    /// This is only a hint: a page that cannot be read now is read when one of its objects is, which then reports the
+    /// error.
     pub fn begin<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
         let pager = self.pager;
         self.pages.clear();
@@ -92,7 +96,7 @@ impl<P: Pager> Fetcher<'_, P> {
         self.pages.sort_unstable();
         self.pages.dedup();
         for pages in self.pages.chunks(self.depth) {
-            // Room for those that come.
+            // Make room for the next reads.
             while self.misses.under_way() + pages.len() > self.depth && self.misses.under_way() > 0 {
                 self.misses.reap(true, &mut self.finished);
             }
@@ -103,7 +107,7 @@ impl<P: Pager> Fetcher<'_, P> {
         }
     }
 
-    /// Waits until all that was begun is there.
+    /// Waits until all fetches that were begun are done.
     pub fn wait(&mut self) {
         while self.misses.under_way() > 0 {
             self.misses.reap(true, &mut self.finished);
@@ -111,7 +115,7 @@ impl<P: Pager> Fetcher<'_, P> {
         self.finished.clear();
     }
 
-    /// [`begin`](Self::begin), and waits until they are there.
+    /// [`begin`](Self::begin), and waits until the objects are in memory.
     pub fn fetch_all<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
         self.begin(references);
         self.wait();

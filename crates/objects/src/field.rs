@@ -1,11 +1,12 @@
-//! Fields of objects that are read by themselves.
+//! Fields of objects that are read without the rest.
 
 use crate::{Persistent, codec::Reader};
 use std::marker::PhantomData;
 use vellum_base::Bytes;
 
-/// A field of type `F` of the objects of type `T`. The derive makes one for each named field of a struct: a constant of the struct with the name of the
-/// field in capital letters. `AT` is where it stands in an object: the type says it, so that a value which names a field is none that must be kept.
+/// A field of type `F` of the objects of type `T`. The derive makes one for each named field of a struct: a constant of
+/// the struct with the name of the field in capital letters. `AT` is the field's offset in an object: as it is part of
+/// the type, a value that names a field takes no space.
 pub struct Field<T, F, const AT: usize>(PhantomData<fn(T) -> F>);
 
 impl<T, F, const AT: usize> Field<T, F, AT> {
@@ -22,7 +23,7 @@ impl<T, F, const AT: usize> Clone for Field<T, F, AT> {
 
 impl<T, F, const AT: usize> Copy for Field<T, F, AT> {}
 
-/// One field, or several in a tuple, in their order.
+/// One field, or several in a tuple, in order.
 pub trait Fields<T> {
     /// Their values.
     type Values;
@@ -37,7 +38,7 @@ impl<T, F: Persistent, const AT: usize> Fields<T> for Field<T, F, AT> {
 
     #[inline(always)]
     fn load<B: Bytes>(self, from: &Reader<B>) -> F {
-        // Fields may be wanted in another order than that in which their runs lie.
+        // Fields may be requested in an order other than that of their runs.
         from.begin_again();
         F::load(from, AT)
     }

@@ -16,9 +16,10 @@ use vellum_base::PageId;
 use vellum_base::primitive::Ordering;
 use vellum_pool::Pager;
 
-/// A heap of objects, as a thread uses it: see `vellum::objects`.
+/// A heap of objects: see `vellum::objects`.
 ///
-/// A heap is the root of its directory, what its handles share in memory, and a pager; it may be copied freely. Threads may share it.
+/// A heap consists of the root of its directory, the state that its handles share in memory, and a pager; it may be
+/// copied freely. Threads may share it.
 ///
 /// ```
 /// use vellum_access::Tree;
@@ -59,13 +60,14 @@ impl<P: Pager> Clone for Heap<'_, P> {
 impl<P: Pager> Copy for Heap<'_, P> {}
 
 impl<'p, P: Pager> Heap<'p, P> {
-    /// The heap whose directory is the tree with this root, which is empty, or has always been the directory of a heap.
+    /// The heap whose directory is the tree with this root, which must be empty or always have been the directory of a
+    /// heap.
     #[inline]
     pub fn open(pager: &'p P, root: PageId, state: &'p HeapState) -> Self {
         Self { pager, owner: root, state }
     }
 
-    /// The references to the objects with a fingerprint that lie in a page, or to which it forwards.
+    /// The references to the objects with a fingerprint that lie in a page, or to which the page forwards.
     pub(crate) fn references_in(&self, page: PageId, fingerprint: u32) -> Result<Vec<AnyRef>, ObjectError> {
         let Some((bytes, _)) = copy_of(self.pager, self.owner, page)? else { return Ok(Vec::new()) };
         let view = PageView(&bytes);
@@ -92,7 +94,7 @@ impl<'p, P: Pager> Heap<'p, P> {
 
     /// The object with the roots, if there is one.
     pub(crate) fn anchor(&self) -> Result<Option<Ref<Roots>>, ObjectError> {
-        // Relaxed: a number that never changes once it is there.
+        // Relaxed: the number never changes once it is set.
         if let Some(anchor) = Ref::from_bits(self.state.anchor.load(Ordering::Relaxed)) {
             return Ok(Some(anchor));
         }
@@ -120,7 +122,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         }
     }
 
-    /// Makes sure that the heap has type `T` as it is in this program, or not yet; adds it if `adds`.
+    /// Makes sure that the heap has type `T` as it is in this program, or does not have it yet; adds it if `adds`.
     pub(crate) fn check_type<T: Object>(&self, adds: bool) -> Result<(), ObjectError> {
         if self.state.knows(T::FINGERPRINT) { Ok(()) } else { self.check_type_closely::<T>(adds) }
     }
@@ -158,7 +160,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         }
     }
 
-    /// The error of an object of another type than `T`.
+    /// The error for an object of a type other than `T`.
     #[cold]
     pub(crate) fn other_type<T: Object>(&self, reference: AnyRef, head: Head) -> ObjectError {
         match self.directory().shape(head.fingerprint()) {

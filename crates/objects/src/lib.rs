@@ -1,16 +1,17 @@
 //! Internal to Vellum (use `vellum::objects`): a heap of persistent objects on the pool.
 //!
-//! - [`Persistent`], [`Object`]: what can be stored, and how: derived for structs and enums;
+//! - [`Persistent`], [`Object`]: types that can be stored, and how: derived for structs and enums;
 //! - [`Ref`], [`Text`], [`Array`]: references, and values of any length;
-//! - [`Field`]: a part of an object that is read by itself;
+//! - [`Field`]: a part of an object that can be read by itself;
 //! - [`Heap`]: objects by their references; [`Change`]: several changes as one;
-//! - [`Fetcher`]: many objects brought into memory side by side;
-//! - [`HeapReport`]: what a verification of a heap finds;
-//! - [`Shape`]: the description of a type that is stored beside its objects.
+//! - [`Fetcher`]: brings many objects into memory by parallel reads;
+//! - [`HeapReport`]: the result of verifying a heap;
+//! - [`Shape`]: the description of a type, stored beside its objects.
 //!
-//! The layers, from the bottom: `reference` and `shape`; `codec` (how values become bytes), on which `persistent`, `text` and `array`
-//! lie; `body` and `page` (how objects lie in a page); `directory` (which pages there are); `state`; `copies`; `heap`; `change`;
-//! `operations`; and, on that, `fetch`, `convert` and `verify`.
+//! The layers, from the bottom: `reference` and `shape`; `codec` (how values are encoded as bytes), on which
+//! `persistent`, `text` and `array` build; `body` and `page` (the layout of objects in a page); `directory` (which
+//! pages there are); `state`; `copies`; `heap`; `change`; `operations`; and, on top of that, `fetch`, `convert` and
+//! `verify`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
@@ -52,7 +53,7 @@ pub use text::Text;
 pub use vellum_objects_derive::Persistent;
 pub use verify::{HeapProblem, HeapReport};
 
-/// What the derive needs. Not for use otherwise.
+/// For the derive only.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::codec::{Reader, Writer};

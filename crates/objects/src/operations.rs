@@ -1,4 +1,4 @@
-//! What is done with a heap: reading, changing and clearing it.
+//! Operations on a heap: reading, changing and clearing it.
 
 use crate::{
     Change, Heap, Object, Ref,
@@ -16,17 +16,17 @@ use vellum_base::{Bytes, PAGE_SIZE};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 impl<'p, P: Pager> Heap<'p, P> {
-    /// Reads an object. If it is in memory that is a look at the state of its page, at its first word, and at its fields.
+    /// Reads an object. In memory that costs a look at the state of its page, at its first word, and at its fields.
     ///
     /// # Errors
-    /// [`ObjectError::Dangling`] if it is not there any more, [`ObjectError::OtherType`] or [`ObjectError::TypeChanged`] if it is of
-    /// another type, or if its page cannot be read or is damaged.
+    /// [`ObjectError::Dangling`] if the object no longer exists, [`ObjectError::OtherType`] or
+    /// [`ObjectError::TypeChanged`] if it has another type, or if its page cannot be read or is damaged.
     #[inline(always)]
     pub fn get<T: Object>(&self, reference: Ref<T>) -> Result<T, ObjectError> {
         self.read(reference, Whole)
     }
 
-    /// Reads one field of an object, or several, given as a tuple: that costs nothing for the others.
+    /// Reads one field of an object, or several, given as a tuple. The other fields cost nothing.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -51,19 +51,20 @@ impl<'p, P: Pager> Heap<'p, P> {
         }
     }
 
-    /// What is wanted of the object, if its page is in memory and stays as it is meanwhile, and it lies where the reference leads and is of
-    /// this type. Nearly all reads end here, so it holds nothing that the others need.
+    /// The requested fields of the object, if its page is in memory and does not change meanwhile, and the object lies
+    /// where the reference leads and has this type. Nearly all reads end here, so this function contains only what they
+    /// need.
     #[inline(always)]
     fn read_at_once<T: Object, F: Fields<T>>(&self, reference: Ref<T>, fields: F) -> Option<F::Values> {
         let any = reference.any();
         let page = self.pager.look(any.page())?;
         let (bytes, at) = (page.bytes(), any.at());
-        // Once for all fields: the compiler sees then that none of them leaves the page.
+        // Checked once for all fields: the compiler then sees that none of them exceeds the page.
         if at > PAGE_SIZE.checked_sub(GRANULE_BYTES + T::BYTES)? {
             return None;
         }
         let head = Head(bytes.u64_at(at));
-        // The lengths of the others differ.
+        // Objects of types that are not fixed differ in length.
         let is_meant = if T::IS_FIXED { head.is_of_fixed::<T>(any) } else { head.is_of::<T>(any) };
         if !is_meant {
             return None;
@@ -75,7 +76,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         (is_valid && reader.is_sound()).then_some(values)
     }
 
-    /// What is wanted of the object, if it lies where the reference leads, and is of this type.
+    /// The requested fields of the object, if it lies where the reference leads and has this type.
     fn try_read<T: Object, F: Fields<T>>(
         &self,
         reference: Ref<T>,
@@ -94,8 +95,8 @@ impl<'p, P: Pager> Heap<'p, P> {
         Ok(reader.is_sound().then_some(values))
     }
 
-    /// Goes on after the first attempt: the page is not in memory, or is being changed; or the object is large, or was moved; or it is not
-    /// what it should be.
+    /// Continues after the first attempt has failed: the page is not in memory, or is being changed; or the object is
+    /// large, or was moved; or it is not what it should be.
     #[cold]
     #[inline(never)]
     fn read_slowly<T: Object, F: Fields<T> + Copy>(
@@ -115,7 +116,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         }
     }
 
-    /// Fetches the cache lines of an object that will be read soon, if it is in memory, and waits for none of it.
+    /// Prefetches the cache lines of an object that will be read soon, if it is in memory, without waiting.
     #[inline]
     pub fn prefetch<T: Object>(&self, reference: Ref<T>) {
         let any = reference.any();
@@ -123,12 +124,13 @@ impl<'p, P: Pager> Heap<'p, P> {
         self.pager.prefetch(any.page(), any.at(), GRANULE_BYTES + T::BYTES);
     }
 
-    /// Makes several changes that happen together, or not at all. `change` may be called several times: if something that it has read was
-    /// changed by another thread before it ended, what it did is thrown away, and it is called again. Until that is found it may see
-    /// one object as it was before the other thread's change and another one as it was after it.
+    /// Makes several changes that happen together, or not at all. `change` may be called several times: if something
+    /// that it has read was changed by another thread before it ended, the effects of `change` are discarded and it is
+    /// called again. Until that is detected, it may see one object as it was before the other thread's change and
+    /// another object as it was after it.
     ///
     /// # Errors
-    /// Those of `change`, after which nothing has happened; and if it cannot be recorded.
+    /// Those of `change`, after which nothing has happened; also if the change cannot be recorded.
     pub fn change<R, E: From<ObjectError>>(
         &self,
         mut change: impl FnMut(&mut Change<'p, P>) -> Result<R, E>,
@@ -145,7 +147,7 @@ impl<'p, P: Pager> Heap<'p, P> {
                     }
                 }
                 Err(error) => {
-                    // What it saw may never have been there together.
+                    // What it saw may never have existed at one moment.
                     if attempt.is_current()? {
                         return Err(error);
                     }
@@ -157,7 +159,7 @@ impl<'p, P: Pager> Heap<'p, P> {
                 continue;
             }
             if turn.is_none() {
-                // Not waited for: this thread may have it, in a change around this one.
+                // `try_lock`, because this thread may hold the lock in an enclosing change.
                 turn = self.state.turn.try_lock().ok();
             }
             thread::sleep(Duration::from_micros(50));
@@ -167,7 +169,7 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Stores a new object. See [`Change::allocate`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::allocate`.
     pub fn allocate<T: Object>(&self, object: &T) -> Result<Ref<T>, ObjectError> {
         self.change(|change| change.allocate(object))
     }
@@ -175,15 +177,15 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Stores a new object near another one. See [`Change::allocate_near`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::allocate_near`.
     pub fn allocate_near<T: Object, N>(&self, near: Ref<N>, object: &T) -> Result<Ref<T>, ObjectError> {
         self.change(|change| change.allocate_near(near, object))
     }
 
-    /// Gives an object another value. See [`Change::set`].
+    /// Replaces the value of an object. See [`Change::set`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::set`.
     pub fn set<T: Object>(&self, reference: Ref<T>, object: &T) -> Result<(), ObjectError> {
         self.change(|change| change.set(reference, object))
     }
@@ -191,7 +193,7 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Changes an object. `change` may be called several times. See [`Change::update`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::update`.
     pub fn update<T: Object, R>(
         &self,
         reference: Ref<T>,
@@ -203,7 +205,7 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Deletes an object. See [`Change::delete`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::delete`.
     pub fn delete<T: Object>(&self, reference: Ref<T>) -> Result<(), ObjectError> {
         self.change(|change| change.delete(reference))
     }
@@ -219,16 +221,16 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Makes an object the root of its type. See [`Change::set_root`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::set_root`.
     pub fn set_root<T: Object>(&self, root: Option<Ref<T>>) -> Result<(), ObjectError> {
         self.change(|change| change.set_root(root))
     }
 
-    /// Shows the references to all objects of type `T`, in the order of their places, until `show` returns false. Those that come or
-    /// go meanwhile may be shown or not.
+    /// Calls `show` with references to all objects of type `T`, in the order of their places, until `show` returns
+    /// false. Objects that are allocated or deleted meanwhile may or may not be shown.
     ///
     /// # Errors
-    /// If a page cannot be read, and those of `show`.
+    /// If a page cannot be read, or `show` fails.
     pub fn for_each<T: Object, E: From<ObjectError>>(
         &self,
         mut show: impl FnMut(Ref<T>) -> Result<bool, E>,
@@ -250,8 +252,8 @@ impl<'p, P: Pager> Heap<'p, P> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Frees all pages of the heap, and its large objects. If that is interrupted it can be done again, until nothing is left. No thread
-    /// uses the heap meanwhile.
+    /// Frees all pages of the heap, and its large objects. If it is interrupted, the call may be repeated until nothing
+    /// is left. No thread may use the heap meanwhile.
     ///
     /// # Errors
     /// If a page cannot be read.
@@ -269,7 +271,7 @@ impl<'p, P: Pager> Heap<'p, P> {
                 return directory.clear();
             }
             for page in pages {
-                // A page that is free may stay readable for a while, and references that are left must lead to nothing.
+                // A freed page may stay readable for a while, and remaining references must lead nowhere.
                 self.change(|change| change.wipe(page))?;
                 directory.free_page(self.pager, page)?;
             }

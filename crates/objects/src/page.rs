@@ -1,28 +1,29 @@
-//! How objects lie in a page.
+//! The layout of objects in a page.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..32 | the page header, of the kind of objects |
 //! | 32..34 | how many granules are free |
-//! | 34..36 | the granule behind the last object |
-//! | 36..38 | the generation of the next object: one more with each object that is deleted |
+//! | 34..36 | the granule after the last object |
+//! | 36..38 | the generation of the next object: incremented with each object that is deleted |
 //! | 38..40 | zero |
-//! | 40..48 | the root of the heap's directory: whose page it is |
-//! | 48..112 | a bit a granule: an object begins there |
+//! | 40..48 | the root of the heap's directory, which identifies the heap |
+//! | 48..112 | one bit a granule: whether an object begins there |
 //! | 112..4096 | objects |
 //!
-//! An object begins with its *head*, a word of 8 bytes, and its bytes follow:
+//! An object begins with its *head*, a word of 8 bytes, followed by its bytes:
 //!
 //! | bits | field |
 //! |---|---|
 //! | 0..32 | the fingerprint of its type |
 //! | 32..48 | its generation |
 //! | 48..57 | its length in granules, the head included |
-//! | 62 | it was moved here: no reference leads here but the forwarding one |
+//! | 62 | it was moved here: only the forwarding reference leads here |
 //! | 63 | it is large: its bytes are a reference to an extent |
 //!
-//! An object stays where it is as long as it lives. One that has grown, and has no room there any more, leaves a *forward* behind, an
-//! object with a fingerprint of its own whose bytes are the reference to where it is. It never takes more than one such step.
+//! An object stays where it is as long as it lives. If it grows and has no room there any more, it leaves a *forward*
+//! behind: an object with a special fingerprint, whose bytes are the reference to the new place. There is never more
+//! than one such step.
 
 use crate::persistent::Object;
 use crate::plant::{Plant, planted};
@@ -37,11 +38,11 @@ const STARTS_AT: usize = 48;
 /// The first granule in which an object can lie.
 const FIRST: usize = (STARTS_AT + GRANULES / 8) / GRANULE_BYTES;
 
-/// How many granules objects can have in a page.
+/// How many granules of a page are available for objects.
 pub(crate) const ROOM: usize = GRANULES - FIRST;
-/// How many an object has at least: as many as a forward.
+/// The minimum number of granules of an object: that of a forward.
 const GRANULES_MIN: usize = 2;
-/// The most bytes of an object that lies in a page. A longer one has an extent of its own.
+/// The maximum length of an object that lies in a page, in bytes. A longer one has its own extent.
 pub const OBJECT_BYTES_INLINE_MAX: usize = (ROOM - 1) * GRANULE_BYTES;
 
 /// The fingerprint of a forward.
@@ -63,11 +64,11 @@ impl Head {
         Self(u64::from(fingerprint) | u64::from(generation) << 32 | (granules as u64) << 48 | flags)
     }
 
-    /// [`is_of`](Self::is_of) for a type whose objects all have as many bytes, and its length too.
+    /// [`is_of`](Self::is_of) for a type whose objects all have the same length; also checks the length.
     #[inline(always)]
     pub fn is_of_fixed<T: Object>(self, reference: AnyRef) -> bool {
         let expected = Self::new(T::FINGERPRINT, 0, granules_of(T::BYTES), 0);
-        // What is left is the generation.
+        // Only the generation remains.
         self.0.wrapping_sub(expected.0).rotate_right(32) == u64::from(reference.generation())
     }
 
@@ -84,7 +85,7 @@ impl Head {
         (self.0 >> 48) as usize % GRANULES
     }
 
-    /// How many bytes follow it.
+    /// How many bytes follow the head.
     #[inline(always)]
     pub fn body_bytes(self) -> usize {
         (self.granules() * GRANULE_BYTES).saturating_sub(GRANULE_BYTES)
@@ -102,27 +103,27 @@ impl Head {
         self.fingerprint() == FORWARD
     }
 
-    /// Whether it is of an object of this type in its page, to which this reference leads.
+    /// Whether it is the head of an object of this type that lies in its page, and to which this reference leads.
     #[inline(always)]
     pub fn is_of<T: Object>(self, reference: AnyRef) -> bool {
         let expected = u64::from(T::FINGERPRINT) | u64::from(reference.generation()) << 32;
-        // All but the length, and with the flags, which are zero.
+        // Everything but the length; the flags must be zero.
         (self.0 ^ expected) & (LARGE | MOVED | ((1 << 48) - 1)) == 0
     }
 }
 
-/// How many granules an object with so many bytes takes.
+/// How many granules an object of `body_bytes` bytes takes.
 #[inline(always)]
 pub(crate) fn granules_of(body_bytes: usize) -> usize {
     (1 + body_bytes.div_ceil(GRANULE_BYTES)).max(GRANULES_MIN)
 }
 
-/// What lies in a page.
+/// The contents of a page.
 #[derive(Clone, Copy)]
 pub(crate) struct PageView<'a>(pub &'a PageBytes);
 
 impl<'a> PageView<'a> {
-    /// Whether it is a page of objects, of the heap whose directory has this root.
+    /// Whether it is a page of objects of the heap whose directory has this root.
     pub fn is_of(self, owner: PageId) -> bool {
         PageHeader::read(&self.0[..]).kind == PageKind::OBJECTS && (&self.0[..]).u64_at(OWNER_AT) == owner.0
     }
@@ -141,12 +142,12 @@ impl<'a> PageView<'a> {
         (bit && granule >= FIRST).then(|| Head((&self.0[..]).u64_at(GRANULE_BYTES * granule)))
     }
 
-    /// The head of the object to which a reference leads, if that is still there.
+    /// The head of the object to which a reference leads, if the object still exists.
     pub fn find(self, reference: AnyRef) -> Option<Head> {
         self.head(reference.granule()).filter(|head| head.generation() == reference.generation())
     }
 
-    /// The bytes of an object that begins there.
+    /// The bytes of the object that begins at a granule.
     pub fn body(self, granule: usize, head: Head) -> &'a [u8] {
         self.0
             .get(GRANULE_BYTES * (granule + 1)..)
@@ -159,12 +160,12 @@ impl<'a> PageView<'a> {
         AnyRef::from_bits(self.body(granule, head).u64_at(0))
     }
 
-    /// The objects: where each begins, and its head.
+    /// The objects: the granule at which each begins, and its head.
     pub fn objects(self) -> impl Iterator<Item = (usize, Head)> + 'a {
         (FIRST..GRANULES).filter_map(move |granule| Some((granule, self.head(granule)?)))
     }
 
-    /// What is wrong with it, if anything.
+    /// Checks the invariants of the page.
     pub fn check(self) -> Result<(), String> {
         let (mut end, mut used) = (FIRST, 0);
         let stray = (0..FIRST).any(|granule| {
@@ -196,7 +197,7 @@ impl<'a> PageView<'a> {
         Ok(())
     }
 
-    /// Where an object of so many granules has room, if it has anywhere.
+    /// A place for an object of `granules` granules, if there is one.
     pub fn place(self, granules: usize) -> Option<usize> {
         if granules > self.free() {
             return None;
@@ -220,7 +221,8 @@ impl<'a> PageView<'a> {
 pub(crate) struct PageMut<'a>(pub &'a mut PageBytes);
 
 impl PageMut<'_> {
-    /// Makes an empty page of the heap with this directory of one that is zero behind its header. Its generations begin at `generation`.
+    /// Makes a page that is zero after its header an empty page of the heap with this directory. Its generations begin
+    /// at `generation`.
     pub fn init(&mut self, owner: PageId, generation: u16) {
         self.put(OWNER_AT, &owner.0.to_le_bytes());
         self.put(FREE_AT, &(ROOM as u16).to_le_bytes());
@@ -228,7 +230,7 @@ impl PageMut<'_> {
         self.put(GENERATION_AT, &generation.to_le_bytes());
     }
 
-    /// Makes it a page of no heap.
+    /// Makes it a page that belongs to no heap.
     pub fn wipe(&mut self) {
         self.0.get_mut(HEADER_BYTES..).unwrap_or_default().fill(0);
     }
@@ -250,7 +252,7 @@ impl PageMut<'_> {
         Some(reference)
     }
 
-    /// Gives an object that is there other bytes, if they have room; it may become longer or shorter.
+    /// Replaces the bytes of an object, if the new ones have room; it may become longer or shorter.
     pub fn replace(&mut self, granule: usize, fingerprint: u32, flags: Flags, body: &[u8]) -> bool {
         let Some(head) = self.view().head(granule) else { return false };
         let (old, new) = (head.granules(), granules_of(body.len()));
@@ -261,7 +263,7 @@ impl PageMut<'_> {
         self.clear(granule + new, granule + old);
         let end = self.view().end();
         self.set_free((self.view().free() + old).saturating_sub(new));
-        // Behind the last object there may be a gap before the end that is told.
+        // There may be a gap between the last object and the recorded end.
         self.set_end(if granule + old >= end { granule + new } else { end.max(granule + new) });
         true
     }
@@ -271,7 +273,7 @@ impl PageMut<'_> {
         self.replace(granule, FORWARD, Flags::default(), &to.to_bits().to_le_bytes())
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     pub fn remove(&mut self, granule: usize) {
         let Some(head) = self.view().head(granule) else { return };
         self.set_start(granule, false);
@@ -326,7 +328,7 @@ impl PageMut<'_> {
     }
 }
 
-/// What is said of an object beside its type.
+/// Properties of an object apart from its type.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags {
     pub is_large: bool,
@@ -346,7 +348,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use std::collections::BTreeMap;
 
-    /// Objects come and go and change at random, beside a map of them.
+    /// Objects are inserted, removed and changed at random, in parallel with a map of them.
     #[test]
     fn a_page_holds_what_a_map_holds() {
         let mut random = StdRng::seed_from_u64(3);

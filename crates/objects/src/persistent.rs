@@ -1,15 +1,15 @@
-//! What can be stored in a heap.
+//! Types that can be stored in a heap.
 
 use crate::{codec::Reader, codec::Writer, reference::AnyRef, reference::Ref, shape::Scalar, shape::Shape};
 use vellum_base::Bytes;
 
-/// What a field of an object can be, and a whole object.
+/// A type of fields of objects, or of whole objects.
 ///
-/// It is derived for structs and enums whose fields are persistent themselves: numbers of a size that is the same on every machine,
-/// `bool`, `char`, [`Ref`], [`Text`](crate::Text), [`Array`](crate::Array), `Option`, arrays of a fixed length, and other such structs and enums,
-/// which lie within the object.
+/// It is derived for structs and enums whose fields are themselves persistent: numbers of a size that is the same on
+/// every machine, `bool`, `char`, [`Ref`], [`Text`](crate::Text), [`Array`](crate::Array), `Option`, arrays of a fixed
+/// length, and other such structs and enums, which are embedded in the object.
 ///
-/// What holds an address in memory is refused by the compiler:
+/// The compiler refuses types that hold an address in memory:
 /// ```compile_fail
 /// #[derive(vellum_objects::Persistent)]
 /// #[persistent(crate = "vellum_objects")]
@@ -38,7 +38,7 @@ use vellum_base::Bytes;
 ///     next: &'static str,
 /// }
 /// ```
-/// The same with what persists:
+/// The same with persistent types:
 /// ```
 /// use vellum_objects::{Array, Ref, Text};
 ///
@@ -57,44 +57,45 @@ use vellum_base::Bytes;
     note = "a struct or an enum of persistent fields becomes persistent by `#[derive(Persistent)]`"
 )]
 pub trait Persistent: Sized {
-    /// Where it may stand: at multiples of this, which is 1, 2, 4 or 8.
+    /// Its alignment in bytes: 1, 2, 4 or 8.
     const ALIGN: usize;
-    /// How many bytes it takes, without what texts and arrays hold: a multiple of `ALIGN`.
+    /// Its size in bytes, without the contents of texts and arrays: a multiple of `ALIGN`.
     const BYTES: usize;
-    /// A number made of its whole description: other types have other ones.
+    /// A hash of its whole description: different types have different ones.
     const FINGERPRINT: u32;
-    /// Whether no value of it begins with 8 bytes of zero, which is [`ALIGN`](Self::ALIGN)ed: then they are `None`.
+    /// Whether no value of it begins with 8 zero bytes ([`ALIGN`](Self::ALIGN)ed): they then stand for `None`.
     #[doc(hidden)]
     const ZERO_IS_NONE: bool = false;
 
-    /// Whether all values of it take as many bytes: none has texts or arrays.
+    /// Whether all its values have the same size: none has texts or arrays.
     #[doc(hidden)]
     const IS_FIXED: bool = false;
 
     /// Its description.
     fn shape() -> Shape;
 
-    /// Loads it from the bytes of an object. Bytes that cannot be are [refused](Reader::refuse), and what is returned does not count.
+    /// Loads it from the bytes of an object. Impossible bytes are [refused](Reader::refuse), and the result must then
+    /// be discarded.
     fn load<B: Bytes>(from: &Reader<B>, at: usize) -> Self;
 
     /// Stores it in the bytes of an object.
     fn store(&self, to: &mut Writer, at: usize);
 
-    /// Loads as many as there are in an array.
+    /// Loads an array of `N` values.
     #[doc(hidden)]
     #[inline(always)]
     fn load_array<B: Bytes, const N: usize>(from: &Reader<B>, at: usize) -> [Self; N] {
         std::array::from_fn(|index| Self::load(from, at + index * Self::BYTES))
     }
 
-    /// Loads `count` of them.
+    /// Loads `count` values.
     #[doc(hidden)]
     fn load_many<B: Bytes>(from: &Reader<B>, at: usize, count: usize) -> Vec<Self> {
         (0..count).map(|index| Self::load(from, at + index * Self::BYTES)).collect()
     }
 }
 
-/// What can be an object by itself, to which references lead: a type with a name. Derived together with [`Persistent`].
+/// A type of objects to which references can lead: a type with a name. Derived together with [`Persistent`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an object of a heap",
     note = "a struct or an enum becomes one by `#[derive(Persistent)]`"
@@ -114,13 +115,13 @@ pub const fn print_of(name: &str) -> u32 {
     print
 }
 
-/// A fingerprint of two, in this order.
+/// Combines two fingerprints, in this order.
 pub const fn mix(first: u32, second: u32) -> u32 {
     let mixed = (first.rotate_left(5) ^ second).wrapping_mul(0x9e37_79b1);
     mixed ^ mixed >> 15
 }
 
-/// Fingerprints below this have meanings of their own.
+/// Fingerprints below this have special meanings.
 pub(crate) const FINGERPRINT_MIN: u32 = 16;
 
 /// The last step of the fingerprint of an object.
@@ -165,7 +166,7 @@ numbers! {
     f64 u64 F64
 }
 
-/// Bytes, of which many are copied at once.
+/// Bytes: many are copied at once.
 impl Persistent for u8 {
     const ALIGN: usize = 1;
     const BYTES: usize = 1;
@@ -270,7 +271,7 @@ impl Persistent for char {
 impl<T: Object> Persistent for Ref<T> {
     const ALIGN: usize = 8;
     const BYTES: usize = 8;
-    // By its name, so that types may refer to each other, and to themselves.
+    // Made from the name, so that types may refer to each other and to themselves.
     const FINGERPRINT: u32 = mix(print_of("Ref"), print_of(T::NAME));
     const ZERO_IS_NONE: bool = true;
     const IS_FIXED: bool = true;
@@ -294,7 +295,8 @@ impl<T: Object> Persistent for Ref<T> {
     }
 }
 
-/// Where the value of an `Option` stands that begins with a byte which says whether there is one.
+/// The offset of the value in an `Option`; unless zero stands for `None`, a byte before it says whether there is a
+/// value.
 const fn value_at<T: Persistent>() -> usize {
     if T::ZERO_IS_NONE { 0 } else { T::ALIGN }
 }

@@ -1,17 +1,17 @@
-//! Bugs that the tests of crashes plant in a heap, one at a time, to show that they would find them.
+//! Bugs that the tests of crashes plant in a heap, one at a time, to show that the tests detect them.
 
 use vellum_base::plant::is_planted;
 
-/// What is done wrongly.
+/// The planted bugs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plant {
-    /// What was read of an object counts though its page has changed meanwhile.
+    /// A read of an object is accepted although its page has changed meanwhile.
     ReadNotValidated,
-    /// A change overwrites a page though that has changed since it was read.
+    /// A change overwrites a page although that has changed since it was read.
     LostUpdate,
-    /// What a change has read, and does not write, may have changed when it ends.
+    /// Pages that a change has read but does not write may have changed when it ends.
     ReadsNotCompared,
-    /// What a change has read is compared before it latches what it writes.
+    /// Pages that a change has read are compared before it latches the pages that it writes.
     ReadsComparedTooEarly,
     /// An object that takes the place of a deleted one has the same generation.
     GenerationStays,

@@ -1,17 +1,17 @@
-//! References: where an object is, and which of those that were there.
+//! References: where an object is, and which of the successive objects at that place it is.
 //!
 //! | bits | meaning |
 //! |---|---|
 //! | 0..9 | the granule of the page at which it begins: 8 bytes each |
 //! | 9..48 | the page |
-//! | 48..64 | its generation: one of another object that was at the same place differs |
+//! | 48..64 | its generation, which distinguishes it from earlier objects at the same place |
 
 use std::{fmt, hash, marker::PhantomData, num::NonZeroU64};
 use vellum_base::{PAGE_SIZE, PageId};
 
 /// The unit in which places in a page are given.
 pub(crate) const GRANULE_BYTES: usize = 8;
-/// How many granules a page has.
+/// The number of granules in a page.
 pub(crate) const GRANULES: usize = PAGE_SIZE / GRANULE_BYTES;
 
 const GRANULE_BITS: u32 = GRANULES.trailing_zeros();
@@ -19,7 +19,7 @@ const PLACE_BITS: u32 = 48;
 /// Pages of objects have ids below this: the first 2 PiB of a file.
 pub(crate) const PAGE_LIMIT: u64 = 1 << (PLACE_BITS - GRANULE_BITS);
 
-/// A reference to an object of any type. Zero is none.
+/// A reference to an object of any type. It is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnyRef(NonZeroU64);
 
@@ -27,7 +27,7 @@ impl AnyRef {
     /// A reference that leads to nothing.
     pub(crate) const NOWHERE: Self = Self(NonZeroU64::MIN);
 
-    /// None if the page is one that no reference can name.
+    /// None if no reference can name the page.
     pub(crate) fn new(page: PageId, granule: usize, generation: u16) -> Option<Self> {
         if page.0 >= PAGE_LIMIT || granule >= GRANULES {
             return None;
@@ -36,13 +36,13 @@ impl AnyRef {
         NonZeroU64::new(u64::from(generation) << PLACE_BITS | place).map(Self)
     }
 
-    /// The number that it is. See [`Ref::to_bits`].
+    /// The reference as a number. See [`Ref::to_bits`].
     #[inline]
     pub fn to_bits(self) -> u64 {
         self.0.get()
     }
 
-    /// The reference that this number is; none if it is zero.
+    /// The reference that is this number; none if it is zero.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(Self)
@@ -59,7 +59,7 @@ impl AnyRef {
         self.0.get() as usize % GRANULES
     }
 
-    /// Where in its page the object begins, in bytes.
+    /// The offset of the object in its page, in bytes.
     #[inline]
     pub(crate) fn at(self) -> usize {
         GRANULE_BYTES * self.granule()
@@ -70,7 +70,7 @@ impl AnyRef {
         (self.0.get() >> PLACE_BITS) as u16
     }
 
-    /// The same as a reference to an object of type `T`, which is checked when it is followed.
+    /// The same reference, to an object of type `T`, which is checked when it is followed.
     #[inline]
     pub fn typed<T>(self) -> Ref<T> {
         Ref { any: self, of: PhantomData }
@@ -92,27 +92,28 @@ impl fmt::Debug for AnyRef {
 /// A reference to an object of type `T` in a heap: a number that stays the same as long as the object lives, whether or not it is in
 /// memory, and after the program has been started again.
 ///
-/// It may be copied, compared, stored in objects and in tables, and outlive the object: following it is an error then.
+/// It may be copied, compared, stored in objects and in tables, and outlive the object: following it is then an error.
 pub struct Ref<T> {
     any: AnyRef,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Ref<T> {
-    /// The number that it is: never zero. To be stored outside of the heap, in a table that serves as an index, say.
+    /// The reference as a number, which is never zero. For storing it outside of the heap, for example in a table that
+    /// serves as an index.
     #[inline]
     pub fn to_bits(self) -> u64 {
         self.any.to_bits()
     }
 
-    /// The reference that [`to_bits`](Self::to_bits) gave; none for zero. One of another heap, or any other number, is an error, at the
-    /// latest when it is followed.
+    /// The reference from which [`to_bits`](Self::to_bits) made this number; none for zero. A reference of another
+    /// heap, or any other number, causes an error, at the latest when it is followed.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         AnyRef::from_bits(bits).map(AnyRef::typed)
     }
 
-    /// The same without its type.
+    /// The same reference without its type.
     #[inline]
     pub fn any(self) -> AnyRef {
         self.any

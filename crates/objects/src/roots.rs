@@ -1,4 +1,4 @@
-//! The object with the roots: the objects of which a program knows without a reference, one for each type.
+//! The object with the roots: the objects that a program finds without a reference, one for each type.
 
 use crate::{Array, Persistent, Text, reference::AnyRef};
 
@@ -27,7 +27,7 @@ impl Roots {
         self.entries.extend(root.map(|root| Root { type_name: type_name.into(), bits: root.to_bits() }));
     }
 
-    /// Each root with the name of its type.
+    /// Each root, with the name of its type.
     pub fn iter(&self) -> impl Iterator<Item = (&str, AnyRef)> {
         self.entries.iter().filter_map(|root| Some((root.type_name.as_str(), AnyRef::from_bits(root.bits)?)))
     }

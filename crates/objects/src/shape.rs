@@ -1,18 +1,18 @@
-//! Descriptions of types, which are stored beside the objects: so that a file can be verified by a program that has not their types, and
-//! an error can say what has changed.
+//! Descriptions of types, stored beside the objects, so that a program that does not have these types can verify a
+//! file, and an error can say what has changed.
 //!
-//! A description is encoded in preorder. Each node begins with a byte that says what it is; names have a length of one byte before their
-//! bytes, and counts have 4.
+//! A description is encoded in preorder. Each node begins with a byte that gives its kind; names are preceded by a
+//! length of one byte, and counts have 4 bytes.
 
 use crate::{codec::Reader, reference::AnyRef};
 use std::fmt;
 use vellum_base::Bytes;
 
-/// What a type is made of.
+/// The structure of a type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Shape {
-    /// A number, or something like it.
+    /// A number or a similar scalar.
     Scalar(Scalar),
     /// A reference to an object of the type with this name.
     Ref(String),
@@ -22,7 +22,7 @@ pub enum Shape {
     Array(Box<Shape>),
     /// An array of a fixed length.
     Fixed(u32, Box<Shape>),
-    /// Something or nothing.
+    /// An optional value.
     Option(Box<Shape>),
     /// Fields.
     Struct {
@@ -44,7 +44,7 @@ type Fields = Vec<(String, Shape)>;
 
 macro_rules! scalars {
     ($($scalar:ident $tag:literal $name:literal $bytes:literal $align:literal)*) => {
-        /// A number of a fixed size, or something like it.
+        /// A number of a fixed size or a similar scalar.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Scalar {
             $($scalar,)*
@@ -88,7 +88,7 @@ scalars! {
     Char 14 "char" 4 4
 }
 
-/// How deep a description may be.
+/// The maximum depth of a description.
 const DEPTH_MAX: usize = 64;
 
 const REF: u8 = 32;
@@ -108,7 +108,7 @@ impl Shape {
         }
     }
 
-    /// Its alignment and the length of its fixed part, as the derive computes them for the type.
+    /// Its alignment and the length of its fixed part, as the derive computes them.
     pub fn layout(&self) -> (usize, usize) {
         match self {
             Self::Scalar(scalar) => scalar.layout(),
@@ -127,12 +127,13 @@ impl Shape {
         }
     }
 
-    /// Where the value of an option of this stands.
+    /// The offset of the value in an option of this type.
     fn value_at(&self) -> usize {
         if matches!(self, Self::Ref(_)) { 0 } else { self.layout().0 }
     }
 
-    /// Shows every reference in the bytes of an object, with the name of the type to which it leads. What is not sound the reader notes.
+    /// Calls `show` with every reference in the bytes of an object and the name of the type to which it leads. The
+    /// reader notes unsound bytes.
     pub(crate) fn references<B: Bytes>(
         &self,
         from: &Reader<B>,
@@ -215,7 +216,7 @@ impl Shape {
         }
     }
 
-    /// The description that these bytes are; none if they are none.
+    /// Decodes a description; none if the bytes are not one.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let shape = Self::take(&mut bytes, DEPTH_MAX)?;
         bytes.is_empty().then_some(shape)
@@ -244,7 +245,7 @@ impl Shape {
     }
 }
 
-/// Where each field stands if they begin at `from`.
+/// The offset of each field if the fields begin at `from`.
 fn each(from: usize, fields: &Fields) -> impl Iterator<Item = (usize, &Shape)> {
     fields.iter().scan(from, |end, (_, field)| {
         let (align, bytes) = field.layout();
@@ -254,7 +255,7 @@ fn each(from: usize, fields: &Fields) -> impl Iterator<Item = (usize, &Shape)> {
     })
 }
 
-/// The alignment and the length of alternatives, each of which begins somewhere.
+/// The alignment and the length of a union of alternatives, each with the offset at which it begins.
 fn whole<'s>(alternatives: impl Iterator<Item = (usize, &'s Fields)>) -> (usize, usize) {
     let (mut align, mut bytes) = (1, 0);
     for (from, fields) in alternatives {
@@ -270,7 +271,7 @@ fn whole<'s>(alternatives: impl Iterator<Item = (usize, &'s Fields)>) -> (usize,
 
 fn encode_name(name: &str, bytes: &mut Vec<u8>) {
     let name = name.as_bytes();
-    // Names of Rust are short; what is beyond is cut, and still told apart by the fingerprint.
+    // Names in Rust are short; the rest of a long one is cut off, but the fingerprint still distinguishes it.
     let name = name.get(..u8::MAX.into()).unwrap_or(name);
     bytes.push(name.len() as u8);
     bytes.extend_from_slice(name);

@@ -1,4 +1,4 @@
-//! What the handles on a heap share in memory: hints, none of which need be right.
+//! State that the handles on a heap share in memory: hints, none of which need be right.
 
 use crate::{directory::Directory, error::ObjectError, page::ROOM};
 use std::collections::{BTreeSet, VecDeque};
@@ -7,22 +7,22 @@ use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard, Ordering};
 use vellum_pool::{AppendHints, Pager};
 
-/// A page counts as one with room when so many of its granules are free.
+/// A page counts as having room when this many of its granules are free.
 pub(crate) const ROOMY: usize = ROOM / 2;
 
-/// What the handles on a heap share in memory.
+/// The state that the handles on a heap share in memory.
 #[derive(Default)]
 pub struct HeapState {
     /// The page in which each thread allocates.
     pub(crate) current: AppendHints,
-    /// The page that each thread missed last, and how many pages it read then.
+    /// The page of each thread's last miss, and how many pages it read then.
     pub(crate) missed: AppendHints,
     /// The object with the roots; zero while it is not known.
     pub(crate) anchor: AtomicU64,
-    /// The fingerprints of types of which it is known that the heap has them as they are in the program.
+    /// The fingerprints of types whose descriptions are known to be the same in the heap and in the program.
     known: Mutex<BTreeSet<u32>>,
     rooms: Mutex<Rooms>,
-    /// From these the first generations of new pages are made; relaxed, for nothing depends on their order.
+    /// Source of the first generations of new pages. Relaxed: nothing depends on their order.
     generations: AtomicU64,
     random: RandomState,
     /// Held by a change that has failed several times, so that others do not fail for it at least.
@@ -33,7 +33,7 @@ pub struct HeapState {
 #[derive(Default)]
 struct Rooms {
     pages: VecDeque<PageId>,
-    /// The last page of those that were taken from the directory.
+    /// The last page that was taken from the directory.
     last: u64,
     is_exhausted: bool,
 }
@@ -51,18 +51,18 @@ impl HeapState {
         lock(&self.known).clear();
     }
 
-    /// The generation with which a new page begins: some number, so that a reference to what was in the same place before the page was
-    /// freed is most likely noticed, whichever heap it was of.
+    /// The first generation of a new page: an arbitrary number, so that a reference to an object in the same place
+    /// before the page was freed is most likely detected, in whichever heap that was.
     pub(crate) fn generation(&self) -> u16 {
         self.random.hash_one(self.generations.fetch_add(1, Ordering::Relaxed)) as u16
     }
 
-    /// Some page that has room, if one is known.
+    /// A page that has room, if one is known.
     pub(crate) fn take_room<P: Pager>(
         &self,
         directory: Directory<'_, P>,
     ) -> Result<Option<PageId>, ObjectError> {
-        /// How many are taken from the directory at once.
+        /// How many pages are taken from the directory at once.
         const MANY: usize = 64;
         let mut rooms = lock(&self.rooms);
         loop {
@@ -83,7 +83,7 @@ impl HeapState {
         }
     }
 
-    /// A page has room from now on. That is a hint: if it cannot be noted nothing is lost but space.
+    /// Notes that a page has room. This is a hint: if it cannot be noted, only space is lost.
     pub(crate) fn note_room<P: Pager>(&self, directory: Directory<'_, P>, page: PageId) {
         if let Ok(true) = directory.note_room(page) {
             lock(&self.rooms).pages.push_back(page);
@@ -92,6 +92,6 @@ impl HeapState {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What it guards are hints.
+    // The mutex protects only hints.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -4,7 +4,7 @@ use crate::{Persistent, Shape, codec::Reader, codec::Writer, persistent::print_o
 use std::{fmt, ops::Deref, ops::DerefMut};
 use vellum_base::Bytes;
 
-/// Text of any length, which lies within its object: what `String` is in memory, and used like one.
+/// Text of any length, stored within its object: the counterpart of `String`, and used like one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Text(pub String);
 

@@ -1,7 +1,7 @@
-//! Looking at a whole heap: is everything as it should be?
+//! Verification of a whole heap.
 //!
-//! Pages are checked one by one. Then all references are followed, from the roots on, by the descriptions of types that the heap has; a bit
-//! a granule says what was reached. What lies in a page and was not reached is unreachable.
+//! Pages are checked one by one. Then all references are followed from the roots, using the descriptions of types in
+//! the heap; one bit a granule records what was reached. Objects that were not reached are unreachable.
 
 use crate::{
     Heap, Shape,
@@ -17,25 +17,25 @@ use vellum_access::read_large;
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pager, PoolError};
 
-/// Something that is wrong in a heap.
+/// A problem in a heap.
 #[derive(Debug)]
 pub enum HeapProblem {
     /// A page or an object cannot be read, or is damaged.
     Damaged(ObjectError),
     /// Two references lead to the same page or extent.
     UsedTwice(Extent),
-    /// A reference leads to nothing, or to an object of another type.
+    /// A reference leads nowhere, or to an object of another type.
     Dangling {
-        /// The object that has the reference; the roots if it is none.
+        /// The object that holds the reference; none for the roots.
         from: Option<AnyRef>,
         /// The reference.
         to: AnyRef,
-        /// The name of the type to which it should lead.
+        /// The name of the expected type.
         wanted: String,
     },
-    /// Objects are there to which no way leads from a root: their space is lost.
+    /// No path leads from a root to some objects: their space is lost.
     Unreachable {
-        /// How many of one type.
+        /// How many objects of one type.
         objects: u64,
         /// The name of the type.
         type_name: String,
@@ -44,21 +44,21 @@ pub enum HeapProblem {
     },
 }
 
-/// What a verification of a heap has found.
+/// The result of verifying a heap.
 #[derive(Debug, Default)]
 pub struct HeapReport {
     /// How many pages it has, without extents of large objects.
     pub pages: u64,
     /// How many objects of each type there are.
     pub objects: BTreeMap<String, u64>,
-    /// What is wrong. Of many dangling references some are told.
+    /// The problems. Only some of many dangling references are reported.
     pub problems: Vec<HeapProblem>,
 }
 
-/// How many problems of a kind are told.
+/// How many problems are reported.
 const TOLD_MAX: usize = 1000;
 
-/// What has been reached of a page: a bit a granule.
+/// What has been reached in a page: one bit a granule.
 type Reached = [u64; GRANULES / 64];
 
 struct Walk<'w, 'p, P: Pager> {
@@ -67,15 +67,15 @@ struct Walk<'w, 'p, P: Pager> {
     claim: &'w mut dyn FnMut(Extent) -> bool,
     reached: HashMap<PageId, Reached>,
     shapes: HashMap<u32, Option<Shape>>,
-    /// References that were found and not followed yet: from where, to where, and the name of the type.
+    /// References that were found and not yet followed: from where, to where, and the name of the type.
     next: Vec<(Option<AnyRef>, AnyRef, String)>,
 }
 
 impl<P: Pager> Heap<'_, P> {
-    /// Reads every page, checks each, and follows all references. `claim` is told of every page and extent, and says whether it is the first
-    /// time. It takes 100 bytes of memory a page of the heap.
+    /// Reads and checks every page, and follows all references. `claim` is called with every page and extent, and
+    /// returns whether it is the first time. This takes 100 bytes of memory for each page of the heap.
     ///
-    /// No thread changes the heap meanwhile.
+    /// No thread may change the heap meanwhile.
     pub fn verify(&self, claim: &mut dyn FnMut(Extent) -> bool) -> HeapReport {
         let mut walk = Walk {
             heap: *self,
@@ -100,7 +100,7 @@ impl<P: Pager> Walk<'_, '_, P> {
         }
     }
 
-    /// Looks at each page by itself.
+    /// Checks each page by itself.
     fn pages(&mut self) -> Result<(), ObjectError> {
         let heap = self.heap;
         heap.directory().pages(|page| {
@@ -124,7 +124,7 @@ impl<P: Pager> Walk<'_, '_, P> {
         })
     }
 
-    /// Follows all references from the roots on.
+    /// Follows all references, starting with the roots.
     fn follow_all(&mut self) -> Result<(), ObjectError> {
         let Some(anchor) = self.heap.anchor()? else { return Ok(()) };
         self.reach(anchor.any());
@@ -140,7 +140,8 @@ impl<P: Pager> Walk<'_, '_, P> {
         Ok(())
     }
 
-    /// Whether the object was not reached before, if it lies in a page of the heap.
+    /// Marks an object as reached. Returns whether it was not reached before, or none if it lies in no page of the
+    /// heap.
     fn reach(&mut self, reference: AnyRef) -> Option<bool> {
         let reached = self.reached.get_mut(&reference.page())?;
         let word = reached.get_mut(reference.granule() / 64)?;
@@ -159,7 +160,7 @@ impl<P: Pager> Walk<'_, '_, P> {
         Ok(shape)
     }
 
-    /// Follows a reference; false if it leads to nothing of this type.
+    /// Follows a reference; returns false if it does not lead to an object of this type.
     fn follow(&mut self, reference: AnyRef, wanted: &str) -> Result<bool, ObjectError> {
         let (pager, owner) = (self.heap.pager, self.heap.owner);
         if !self.reached.contains_key(&reference.page()) {
@@ -187,7 +188,7 @@ impl<P: Pager> Walk<'_, '_, P> {
         self.object((reference, target), (PageView(&bytes), head), wanted, is_new)
     }
 
-    /// Looks at an object, and notes its references if it `is_new`.
+    /// Checks an object, and notes its references if it `is_new`.
     fn object(
         &mut self,
         (reference, at): (AnyRef, AnyRef),
@@ -222,13 +223,13 @@ impl<P: Pager> Walk<'_, '_, P> {
         Ok(true)
     }
 
-    /// Finds what lies in a page and was not reached.
+    /// Finds objects in pages that were not reached.
     fn find_unreachable(&mut self) -> Result<(), ObjectError> {
         let mut found: BTreeMap<u32, (u64, AnyRef)> = BTreeMap::new();
         let mut pages: Vec<PageId> = self.reached.keys().copied().collect();
         pages.sort_unstable();
         for page in pages {
-            // What cannot be read has been told.
+            // Unreadable pages have been reported already.
             let Ok(Some((bytes, _))) = copy_of(self.heap.pager, self.heap.owner, page) else { continue };
             let reached = self.reached.get(&page).copied().unwrap_or_default();
             for (granule, head) in PageView(&bytes).objects() {

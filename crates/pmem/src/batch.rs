@@ -1,4 +1,5 @@
-//! Several operations at once: with fewer fences, and with cache misses that overlap. Each by itself is what `core.rs` says of it.
+//! Batches of operations: with fewer fences, and with cache misses that overlap. Each operation by itself works as
+//! `core.rs` describes.
 
 use crate::{
     core::{Core, Sites, Writer},
@@ -15,7 +16,7 @@ const BATCH: Sites = Sites { record: Site::BatchRecord, publish: Site::BatchPubl
 const GROUP: usize = 64;
 
 impl<L: Format, M: Medium> Core<L, M> {
-    /// Asks for all that operations on these hashes read, level by level, so that their cache misses overlap.
+    /// Prefetches everything that operations on these hashes read, level by level, so that their cache misses overlap.
     #[inline]
     pub fn prefetch_all(&self, hashes: impl Iterator<Item = u64> + Clone) {
         hashes.clone().for_each(|hash| self.index.prefetch_for_change(hash));
@@ -52,7 +53,8 @@ impl<L: Format, M: Medium> Core<L, M> {
                     }
                 }
             }
-            // What was written is finished even if the next could not be: a log ends at a record that is not valid.
+            // The records written so far are completed even if the next could not be written: a log ends at a record
+            // that is not valid.
             let written = group.iter().map(|(_, _, (place, record, _))| (*place, record));
             self.publish(writer, BATCH, written)?;
             for (hash, key, record) in &group {
@@ -64,7 +66,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(())
     }
 
-    /// Removes several keys with fewer fences; how many were there.
+    /// Removes several keys with fewer fences; returns how many were there.
     pub fn delete_batch<'b>(
         &self,
         writer: &mut Writer<L>,

@@ -1,13 +1,14 @@
-//! What each block is being used for, and how much of it is live: one word a block, in ordinary memory.
+//! The use of each block, and how much of it is live: one word a block, in ordinary memory.
 //!
 //! A block is free, open (a client writes to it), waiting for a client, closed, being compacted, or part of a large
-//! record. Its word also counts its live records, and what retracted ones take, in units of the format. It is free again
-//! when it is closed and nothing in it is live: exactly one thread is told so, either the client that closes
-//! it or the thread that retracts its last record, because both facts are in one word.
+//! record. Its word also counts its live records, and the space of retracted ones, in units of the format. A block
+//! becomes free when it is closed and nothing in it is live. Exactly one thread learns this, either the client that
+//! closes the block or the thread that retracts its last record, because both facts are in one word.
 //!
-//! The word of an open block names its client, and a client counts each record in it before it writes it, by an exchange
-//! that fails if the block is not its own any more. So compaction may take an open block without the client's help,
-//! which may sleep for ever: what the client has counted stays live, and it writes nothing more there.
+//! The word of an open block names its client, and a client counts each record in the word before writing it, by an
+//! exchange that fails if the block no longer belongs to it. So compaction may take an open block without the
+//! cooperation of the client, which may sleep for ever: what the client has counted stays live, and the client writes
+//! nothing more there.
 
 use crate::lock::SharedWord;
 use std::sync::atomic::Ordering;
@@ -18,23 +19,23 @@ const DEAD_MAX: u32 = 0xff_ffff;
 const CLIENT_SHIFT: u32 = 16;
 const LIVE_MAX: u32 = 0xffff;
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum State {
     /// Nothing.
     Free = 0,
-    /// A client writes to it, whose number its word holds.
+    /// A client writes to it; its word holds the client's number.
     Open = 1,
     /// No thread writes to it.
     Closed = 2,
     /// Its live records are being moved.
     Compacting = 3,
-    /// It is one of those that a large record takes.
+    /// It belongs to a large record.
     Large = 4,
     /// Something in it is damaged: it is left alone.
     Damaged = 5,
-    /// A client gave it back before it was full; it waits for another.
+    /// A client returned it before it was full; it waits for another.
     Waiting = 6,
 }
 
@@ -52,7 +53,7 @@ impl State {
     }
 }
 
-/// What the word of a block says.
+/// The decoded word of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Block {
     state: State,
@@ -81,7 +82,7 @@ impl Block {
             | u64::from(self.live.min(LIVE_MAX))
     }
 
-    /// The same in another state, in which it is no client's.
+    /// The same block in another state, in which no client has it.
     fn now(self, state: State) -> Self {
         Self { state, client: 0, ..self }
     }
@@ -100,19 +101,21 @@ impl Block {
 pub struct BlockWord<'a, W>(pub &'a W);
 
 impl<W: SharedWord> BlockWord<'_, W> {
-    /// What it is, how many records in it are live, and how many units are dead.
+    /// Its state, the number of live records in it, and the number of dead units.
     pub fn load(&self) -> (State, u32, u32) {
         // Relaxed: decisions are made by exchanges.
         let block = Block::of(self.0.load(Ordering::Relaxed));
         (block.state, block.live, block.dead)
     }
 
-    /// Changes the word by a function of what it is; nothing happens if that says nothing. What it is then.
+    /// Changes the word by a function of its present content; does nothing if the function returns none. Returns the
+    /// new state.
     fn change(&self, new: impl Fn(Block) -> Option<Block>) -> Option<State> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let changed = new(Block::of(word))?;
-            // Acquire and release: a thread that frees a block has seen all uses of it by others end.
+            // Acquire and release: a thread that frees a block has seen the end of all uses of the block by other
+            // threads.
             match self.0.exchange(word, changed.word(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some(changed.state),
                 Err(now) => word = now,
@@ -125,20 +128,20 @@ impl<W: SharedWord> BlockWord<'_, W> {
         self.change(|_| Some(Block { state, client: 0, live, dead }));
     }
 
-    /// It is this client's from here on, which alone knows of it.
+    /// Gives it to a client, which alone knows of it.
     pub fn open(&self, client: u16) {
         self.change(|block| Some(Block { client, ..block.now(State::Open) }));
     }
 
-    /// Counts one more live record, before it is written. Not if the block is not the client's any more, which must not write
-    /// to it then.
+    /// Counts one more live record, before it is written. Fails if the block no longer belongs to the client, which
+    /// must not write to it then.
     #[must_use]
     pub fn reserve(&self, client: u16) -> bool {
         let one_more = |block: Block| block.is_of(client).then_some(Block { live: block.live + 1, ..block });
         self.change(one_more).is_some()
     }
 
-    /// One record less is live, so many units more are dead. Whether the block is free now, and the caller's to give
+    /// Counts one live record less and more dead units. Returns whether the block is now free, and the caller's to give
     /// back.
     #[must_use]
     pub fn retracted(&self, units: u32) -> bool {
@@ -151,19 +154,19 @@ impl<W: SharedWord> BlockWord<'_, W> {
         after == Some(State::Free)
     }
 
-    /// Its compaction is done, or no thread waits for that any more. Whether it is free now, and the caller's to give back.
+    /// Ends its compaction, or its waiting. Returns whether it is now free, and the caller's to give back.
     #[must_use]
     pub fn close(&self) -> bool {
         self.change(|block| Some(block.closed())) == Some(State::Free)
     }
 
-    /// As [`close`](Self::close), by a client; nothing happens if the block is not the client's any more.
+    /// As [`close`](Self::close), by a client; does nothing if the block no longer belongs to the client.
     #[must_use]
     pub fn close_by(&self, client: u16) -> bool {
         self.change(|block| block.is_of(client).then(|| block.closed())) == Some(State::Free)
     }
 
-    /// A client leaves it to others. Not if it is not the client's any more.
+    /// Leaves it to other clients. Fails if it no longer belongs to the client.
     #[must_use]
     pub fn leave(&self, client: u16) -> bool {
         self.change(|block| block.is_of(client).then(|| block.now(State::Waiting))).is_some()

@@ -1,4 +1,4 @@
-//! Puts and deletes, and where a client's records go.
+//! Puts and deletes, and the placement of a client's records.
 
 use crate::{
     core::{Core, ONE, Put, Writer},
@@ -13,7 +13,8 @@ use std::sync::{PoisonError, atomic::Ordering};
 impl<L: Format, M: Medium> Core<L, M> {
     /// Takes back a writer, with its block.
     pub fn end_writer(&self, writer: &mut Writer<L>) {
-        // If that fails, the store accepts no more changes, and the next opening finds out which records are the later ones.
+        // If this fails, the store accepts no more changes, and the next opening determines which records are the later
+        // ones.
         let _ = self.settle_owed(writer);
         self.give_back(writer);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,7 +24,7 @@ impl<L: Format, M: Medium> Core<L, M> {
 
     /// Gives back the block of a writer.
     pub fn give_back(&self, writer: &mut Writer<L>) {
-        // If that fails, the store accepts no more changes.
+        // If this fails, the store accepts no more changes.
         let _ = self.settle_page(writer);
         let Some(cursor) = writer.cursor.take() else { return };
         let block = L::block(&cursor);
@@ -33,7 +34,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// Writes a record that nothing leads to; flushed, not fenced.
+    /// Writes a record to which nothing leads; flushed, not fenced.
     pub fn append(
         &self,
         writer: &mut Writer<L>,
@@ -62,10 +63,10 @@ impl<L: Format, M: Medium> Core<L, M> {
             }
             let Some(cursor) = &mut writer.cursor else { continue };
             let block = L::block(cursor);
-            // First of all, for `next` may write to it.
+            // This comes first, because `next` may write to the block.
             if !self.space.block(block).reserve(writer.id) {
                 writer.cursor = None;
-                // Before the block may become the writer's once more.
+                // Must happen before the block can become this writer's again.
                 writer.owed.full.retain(|full| full.is_pinned);
                 continue;
             }
@@ -112,12 +113,12 @@ impl<L: Format, M: Medium> Core<L, M> {
         let (block, is_fresh) = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
         L::format(&self.medium, self.geometry, &mut writer.lane, block, is_fresh, self.superblock.checksums)?;
         self.space.block(block).open(writer.id);
-        // Clients begin in different pages, so that they are spread over the modules of memory.
+        // Clients begin in different pages, so that they are spread over the memory modules.
         let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);
         Ok(L::begin(self.geometry, block, page as u32))
     }
 
-    /// Writes a new record of a key, above whatever it has now.
+    /// Writes a new record of a key, with a sequence number above that of its present record.
     pub fn append_new(
         &self,
         writer: &mut Writer<L>,
@@ -144,7 +145,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.settle(writer, hash, key, (place, record, sequence))
     }
 
-    /// Lets the index lead to a new record that is valid and durable, and frees the one it replaces.
+    /// Makes the index lead to a new record that is valid and durable, and retracts the one it replaces.
     pub fn settle(
         &self,
         writer: &mut Writer<L>,
@@ -157,7 +158,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             self.index.insert(hash, place.0);
             return Ok(Put::Inserted);
         };
-        // Another thread may have put a later one since this put drew its number: then this one came just before it.
+        // Another thread may have put a later record since this put drew its number: then this record was replaced at
+        // once.
         let (gone, gone_record) = if old_record.sequence(&self.medium) > sequence {
             (place, record)
         } else {
@@ -168,7 +170,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(Put::Replaced)
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key; returns whether it was there.
     pub fn delete(&self, writer: &mut Writer<L>, key: &[u8]) -> Result<bool> {
         self.check_writable()?;
         let hash = self.hash(key);

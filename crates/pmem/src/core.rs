@@ -1,24 +1,26 @@
-//! What all handles of a store share, and reading. Puts and deletes are in `change.rs`, what makes them durable in `settling.rs`.
+//! The state shared by all handles of a store, and reading. Puts and deletes are in `change.rs`, durability in
+//! `settling.rs`.
 //!
 //! # The order of things
 //!
-//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably, unless it is valid
-//! by being right ([`Format::is_evident`]); lets the index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
-//! under the lock of the key. So of the valid records of a key after a crash the one with the highest sequence number is
-//! the latest: sequence numbers are drawn above that of the record that is replaced. That the replaced record is invalid need not be
-//! durable yet: the client leaves the fence to its next operation, and the stripe of the key remembers the record until
-//! then (`stripes.rs`). Its space is not used before. A delete first makes durable what its stripe remembers, and then
-//! makes the record invalid, durably, before the index forgets it: so no caller is told that a key is gone which might come back.
+//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably, unless
+//! it is valid because its checksum is right ([`Format::is_evident`]); makes the index lead to it; makes the record
+//! that it replaces invalid; and only then is acknowledged. The last two steps happen under the lock of the key. So
+//! after a crash the valid record of a key with the highest sequence number is the latest one: sequence numbers are
+//! drawn above that of the replaced record. The invalidation of the replaced record need not be durable yet: the client
+//! leaves the fence to its next operation, and the stripe of the key remembers the record until then (`stripes.rs`).
+//! Its space is not reused before. A delete first makes durable what its stripe remembers, and then makes the record
+//! invalid, durably, before the index forgets it: so no caller is told that a key is gone that might come back.
 //!
 //! # Reading
 //!
-//! A reader takes no lock: index, page version, record, and then all three again. It accepts what it copied if the page
-//! was not locked or changed, the sequence number stayed the same, and the index still leads there. So what it returns
-//! was durable, and current at some moment of the call. It waits only while a record in the same page is being changed
-//! in place, because what it would read might yet be lost.
+//! A reader takes no lock: it reads the index, the page version and the record, and then checks all three again. It
+//! accepts what it copied if the page was not locked or changed, the sequence number stayed the same, and the index
+//! still leads there. So what it returns was durable, and current at some moment of the call. It waits only while a
+//! record in the same page is being changed in place, because what it would read might yet be lost.
 //!
-//! Lock order: stripes of keys, then a page or the lists of blocks or a segment of the index, none of which is held while
-//! another of these is taken, except that the lists are locked while the recorded end is made durable.
+//! Lock order: stripes of keys, then one of: a page, the lists of blocks, or a segment of the index. None of these is
+//! held while another of them is taken, except that the lists are locked while the recorded end is made durable.
 
 use crate::{
     error::{Damage, PmemError, Result},
@@ -45,19 +47,19 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How many bits of a sequence number name the client that drew it.
+/// How many bits of a sequence number identify the client that drew it.
 pub const CLIENT_BITS: u32 = 16;
 
-/// What a put did.
+/// The result of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Put {
     /// The key was new.
     Inserted,
-    /// The key had a value, which is gone.
+    /// The key had a value, which was replaced.
     Replaced,
 }
 
-/// What all handles share.
+/// The state shared by all handles.
 #[derive(Debug)]
 pub struct Core<L, M> {
     pub medium: M,
@@ -70,11 +72,12 @@ pub struct Core<L, M> {
     pub reclaim: ReclaimOptions,
     /// The highest clock of any client that ended, and of any record found.
     pub clock: AtomicU64,
-    /// Counts records that became invalid, so that reclaiming knows whether to look.
+    /// Counts records that became invalid, so that reclaiming knows whether there may be something to do.
     pub retractions: AtomicU64,
     /// Blocks that were compacted so far.
     pub compacted: AtomicU64,
-    /// Words of values that a crash came in between, by the places of their records, in a store that is only read.
+    /// Words of values whose change was interrupted by a crash, by the places of their records, in a store that is only
+    /// read.
     pub late: OnceLock<BTreeMap<u64, (usize, u64)>>,
     poisoned: AtomicBool,
     pub clients: Mutex<BTreeSet<u16>>,
@@ -82,7 +85,7 @@ pub struct Core<L, M> {
     layout: PhantomData<fn() -> L>,
 }
 
-/// What a client that writes has of its own.
+/// The state of a client that writes.
 #[derive(Debug)]
 pub struct Writer<L: Format> {
     pub lane: Lane,
@@ -91,11 +94,11 @@ pub struct Writer<L: Format> {
     pub id: u16,
     pub purpose: Purpose,
     pub scratch: Scratch,
-    /// What it left to its next fences.
+    /// The words that it has left to its next fences.
     pub owed: Owed,
 }
 
-/// The sites of the two steps by which records come into being.
+/// The sites of the two steps by which records are created.
 #[derive(Clone, Copy)]
 pub struct Sites {
     pub record: Site,
@@ -105,7 +108,7 @@ pub struct Sites {
 pub const ONE: Sites = Sites { record: Site::Record, publish: Site::Publish };
 
 impl<L: Format, M: Medium> Core<L, M> {
-    /// Puts the parts together. Nothing is known of what the store holds yet.
+    /// Puts the parts together. Nothing is known yet of the contents of the store.
     pub fn new(
         medium: M,
         superblock: Superblock,
@@ -134,7 +137,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// The hash of a key. For a key of eight bytes it is the key itself, in another order: equal hashes mean equal keys.
+    /// The hash of a key. For a key of eight bytes it is a permutation of the key: equal hashes mean equal keys.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         match key.as_array::<8>() {
@@ -154,7 +157,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (0..=u16::MAX).find(|id| !clients.contains(id)).ok_or(PmemError::Clients)?;
         clients.insert(id);
-        // Relaxed: the lock orders it after the end of the client that had the number before.
+        // Relaxed: the lock orders this after the end of the client that had the number before.
         let clock = self.clock.load(Ordering::Relaxed);
         let lane = Lane { number: u64::from(id), ..Lane::default() };
         Ok(Writer {
@@ -173,7 +176,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         if self.poisoned.load(Ordering::Relaxed) { Err(PmemError::Poisoned) } else { Ok(()) }
     }
 
-    /// Notices failures after which it is not known what is durable.
+    /// Notes failures after which it is unknown what is durable.
     pub fn watch<T>(&self, outcome: Result<T>) -> Result<T> {
         if matches!(outcome, Err(PmemError::Persist(_))) {
             self.poisoned.store(true, Ordering::Relaxed);
@@ -219,7 +222,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             let head = self.medium.memory().word(self.geometry.page_at_of(place));
             let seen = match lock::begin_read(head) {
                 Some(seen) => seen,
-                // A crash left the lock, and a store opened for reading cannot take it away. No thread changes anything.
+                // A crash has left the lock, and a store opened for reading cannot clear it. No thread changes
+                // anything.
                 None if self.read_only => head.load(Ordering::Relaxed),
                 None => {
                     std::thread::yield_now();
@@ -256,11 +260,11 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// The record of a key whose stripe the caller holds.
+    /// Finds the record of a key whose stripe the caller holds.
     pub fn find_locked(&self, hash: u64, key: &[u8]) -> Option<(Place, Record)> {
         self.index.find(hash, |entry| {
             let place = Place(entry.at);
-            // What comes next reads all of it, and changes the head: the misses overlap.
+            // The next steps read all of it, and change the head: the misses overlap.
             L::prefetch(&self.medium, self.geometry, place);
             match L::locate(&self.medium, self.geometry, place) {
                 Some(record) if record.has_key(&self.medium, key) => Look::Found((place, record)),
@@ -279,7 +283,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), false);
     }
 
-    /// A record that is invalid, durably, and that the index does not lead to any more: its space may be used.
+    /// Frees the space of a record that is durably invalid, and to which the index no longer leads.
     pub fn freed(&self, writer: &mut Writer<L>, place: Place, record: &Record) -> Result<()> {
         let block = self.geometry.block_of(place);
         self.retractions.fetch_add(1, Ordering::Relaxed);
@@ -294,13 +298,13 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(())
     }
 
-    /// A sequence number above this one and above all that the writer drew before.
+    /// Draws a sequence number above this one and above all that the writer drew before.
     pub fn draw(writer: &mut Writer<L>, above: u64) -> u64 {
         writer.clock = writer.clock.max(above >> CLIENT_BITS) + 1;
         (writer.clock << CLIENT_BITS) | u64::from(writer.id)
     }
 
-    /// The checksums of a new record: both the same, or zero if there are to be none.
+    /// The checksums of a new record: two equal ones, or zero if records carry none.
     pub fn sums(&self, sequence: u64, key: &[u8], value: &[u8]) -> u64 {
         if !self.superblock.checksums {
             return 0;

@@ -1,12 +1,12 @@
-//! The instructions that bring stores to persistent memory, chosen by what the processor has.
+//! The instructions that bring stores to persistent memory, chosen by the capabilities of the processor.
 //!
-//! `clwb` writes a cache line back and keeps it; `clflushopt` writes it back and drops it; `clflush` does the same one
-//! line after the other. Non-temporal stores go past the caches. `sfence` waits for all of them. On processors
-//! other than x86-64 there is none of this, and stores can only be made durable through the system.
+//! `clwb` writes a cache line back and keeps it; `clflushopt` writes it back and drops it; `clflush` does the same, one
+//! line after the other. Non-temporal stores bypass the caches. `sfence` waits for all of them. Processors other than
+//! x86-64 have none of this, and stores can only be made durable through the system.
 
 use std::sync::atomic::AtomicU64;
 
-/// Cache lines have this size, in bytes.
+/// The size of a cache line, in bytes.
 pub const LINE: u64 = 64;
 
 /// How a cache line is written back.
@@ -30,7 +30,7 @@ impl Flush {
         }
     }
 
-    /// The best that this processor has, or none.
+    /// The best instruction of this processor, or none.
     #[cfg(target_arch = "x86_64")]
     pub fn detect() -> Option<Self> {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -48,7 +48,7 @@ impl Flush {
         }
     }
 
-    /// The best that this processor has, or none.
+    /// The best instruction of this processor, or none.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn detect() -> Option<Self> {
         None
@@ -91,8 +91,8 @@ impl Flush {
     fn line(self, _: u64) {}
 }
 
-/// Waits until all lines that this thread began to write back, and all it stored past the caches, are on their way
-/// for good.
+/// Waits until all lines that this thread began to write back, and everything it stored past the caches, are durably
+/// under way.
 #[inline]
 pub fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -105,7 +105,7 @@ pub fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Asks for a cache line, whether there is one at the address or not.
+/// Prefetches a cache line, whether or not the address is valid.
 #[inline]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,17 +1,17 @@
-//! What can go wrong, each with what was being done and what to do now.
+//! Errors, each with what was being done and what can be done about it.
 
 use std::{io, path::PathBuf};
 use vellum_base::shown;
 use vellum_vm::VmError;
 
-/// The result of what a store does.
+/// The result of an operation on a store.
 pub type Result<T, E = PmemError> = std::result::Result<T, E>;
 
-/// Why a store could not be made, opened or used.
+/// Why a store could not be created, opened or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmemError {
-    /// Address space could not be had.
+    /// Address space could not be reserved.
     #[error(transparent)]
     Vm(#[from] VmError),
 
@@ -20,9 +20,9 @@ pub enum PmemError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 
@@ -31,11 +31,11 @@ pub enum PmemError {
     Locked {
         /// The file.
         path: PathBuf,
-        /// What to do about it.
+        /// A hint for the user.
         hint: &'static str,
     },
 
-    /// A device on which a store was to be made is not empty.
+    /// A device on which a store was to be created is not empty.
     #[error("{} holds {what}: if that may be lost, say that it is to be overwritten", shown(path))]
     Occupied {
         /// The device.
@@ -44,7 +44,7 @@ pub enum PmemError {
         what: String,
     },
 
-    /// The file is no store.
+    /// The file is not a store.
     #[error("{} is not a store of persistent memory: {reason}", shown(path))]
     NotAStore {
         /// The file.
@@ -64,7 +64,7 @@ pub enum PmemError {
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The version that is known here.
+        /// The version known to this program.
         known: u32,
     },
 
@@ -73,7 +73,7 @@ pub enum PmemError {
     Shape {
         /// What it holds.
         found: String,
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
     },
 
@@ -81,7 +81,7 @@ pub enum PmemError {
     #[error("these options make no sense: {0}")]
     Options(&'static str),
 
-    /// Persistence was asked for in a way that the file does not offer.
+    /// The requested kind of persistence is not available for the file.
     #[error(
         "stores to {} cannot be made durable as asked: {reason}. Put the file on a file system mounted with \
          `-o dax`, leave the choice to the store (msync), or vouch for the memory with the option for it",
@@ -94,7 +94,7 @@ pub enum PmemError {
         reason: String,
     },
 
-    /// What was read is not what was written.
+    /// The data that was read is not what was written.
     #[error(
         "the store is damaged: {0}. Restore it from a backup, or open it with damage tolerated to save the rest"
     )]
@@ -114,7 +114,7 @@ pub enum PmemError {
         what: &'static str,
         /// Its length.
         bytes: usize,
-        /// The longest there can be.
+        /// The maximum length.
         most: usize,
     },
 
@@ -129,11 +129,11 @@ pub enum PmemError {
     #[error("the store accepts no changes since one could not be made durable: close it and open it again")]
     Poisoned,
 
-    /// A change was asked of a store that was opened only to be read.
+    /// A change was requested of a store that was opened for reading only.
     #[error("the store was opened only to be read: open it for changes")]
     ReadOnly,
 
-    /// Every number that a client can have is taken.
+    /// All client numbers are in use.
     #[error("there are too many clients at once: drop some")]
     Clients,
 }
@@ -149,7 +149,7 @@ pub enum Damage {
         /// What it holds.
         word: u64,
     },
-    /// The file is shorter than what is used of it.
+    /// The file is shorter than its used part.
     Truncated {
         /// How long it must be, in bytes.
         needed: u64,

@@ -1,12 +1,12 @@
 //! A file as the medium of a store: an ordinary one, one on a file system mounted with DAX, or a character device
 //! that is persistent memory (devdax).
 //!
-//! Address space for the largest size is reserved once, and the file is mapped into it chunk by chunk, in order, so
-//! that a place in the store is an address that never changes. A mapping with `MAP_SYNC` succeeds only where the
-//! system guarantees that flushed stores survive, which is how persistent memory is told from other files.
+//! Address space for the maximum size is reserved once, and the file is mapped into it chunk by chunk, in order, so
+//! that the address of a place in the store never changes. A mapping with `MAP_SYNC` succeeds only if the system
+//! guarantees that flushed stores survive; this distinguishes persistent memory from other files.
 //!
-//! What is cut off the end is first covered with anonymous memory: a thread may still be reading a record there
-//! that has moved, and finds zeroes instead of a signal.
+//! The part that is cut off the end is first covered with anonymous memory: a thread may still be reading a record
+//! there that has moved, and finds zeroes instead of getting a signal.
 
 use crate::{
     cpu::{self, Flush},
@@ -31,19 +31,19 @@ use std::{
 use vellum_base::PAGE_SIZE;
 use vellum_vm::Mapping;
 
-/// Persistent memory is mapped by pages of this size where it can be; a device of it is mapped in no other way.
+/// Persistent memory is mapped with pages of this size where possible; a device can be mapped in no other way.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A file, mapped.
 #[derive(Debug)]
 pub struct FileMedium {
     memory: Memory,
-    // After `memory`, which lies in it.
+    // Dropped after `memory`, which lies in it.
     _mapping: Mapping,
     file: File,
     path: PathBuf,
     persistence: Persistence,
-    /// Whether the system confirmed it.
+    /// Whether the system confirmed the persistence.
     confirmed: bool,
     flush: Flush,
     read_only: bool,
@@ -51,16 +51,16 @@ pub struct FileMedium {
     chunk_bytes: u64,
     growth_bytes: u64,
     capacity: AtomicU64,
-    /// Also the lock of growing and shrinking.
+    /// Its lock also protects growing and shrinking.
     mapped: Mutex<Mapped>,
 }
 
 /// How the file is mapped.
 #[derive(Debug, Default)]
 struct Mapped {
-    /// Up to where.
+    /// The end of the mapped part, in bytes.
     to: u64,
-    /// Up to where by huge pages, or as if.
+    /// The end of the part for which huge pages were requested, in bytes.
     huge: u64,
 }
 
@@ -74,7 +74,7 @@ pub enum Opening {
 }
 
 impl FileMedium {
-    /// Opens a file or device, locks it, and finds out how stores to it become durable.
+    /// Opens a file or device, locks it, and determines how stores to it become durable.
     ///
     /// # Errors
     /// [`PmemError::File`], [`PmemError::Locked`], [`PmemError::NotPersistent`], [`PmemError::Vm`].
@@ -99,7 +99,7 @@ impl FileMedium {
             if is_device { device_bytes(&metadata).map_err(failed("measure"))? } else { metadata.len() };
         let wanted = options.capacity_bytes.max(size).next_multiple_of(options.chunk_bytes);
         let least = size.next_multiple_of(options.chunk_bytes).max(options.chunk_bytes);
-        // So much more that the memory can begin where a huge page may.
+        // Extra space, so that the memory can begin at a huge-page boundary.
         let bytes =
             |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX / 2).saturating_add(HUGE_PAGE_BYTES);
         let mapping = Mapping::reserve_up_to(bytes(wanted), bytes(least), "a store of persistent memory")?;
@@ -133,17 +133,17 @@ impl FileMedium {
         self.persistence
     }
 
-    /// Whether the system, and not the user, says so.
+    /// Whether the system confirms this, and not only the user.
     pub fn is_confirmed(&self) -> bool {
         self.confirmed
     }
 
-    /// The instruction that writes cache lines back, where that is what is done.
+    /// The instruction that writes cache lines back, if one is used.
     pub fn instruction(&self) -> Option<&'static str> {
         (self.persistence == Persistence::Dax).then(|| self.flush.name())
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -153,7 +153,7 @@ impl FileMedium {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Settles [`Persistence`]: what is wanted, if it can be had; else what the system confirms.
+    /// Determines [`Persistence`]: the requested one, if it is available; otherwise what the system confirms.
     fn choose(&mut self, options: &Options, metadata: &std::fs::Metadata) -> Result<()> {
         let synchronous = self.is_device || self.maps_synchronously();
         let has_flush = Flush::detect().is_some();
@@ -187,7 +187,7 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Whether a mapping with `MAP_SYNC` is granted. It need not reach into the file.
+    /// Whether a mapping with `MAP_SYNC` is granted. The mapping need not overlap the file.
     fn maps_synchronously(&self) -> bool {
         let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
         let protection = self.protection();
@@ -210,7 +210,7 @@ impl FileMedium {
     /// Maps the file, whole chunks at a time, at least up to byte `to`.
     fn map_up_to(&self, to: u64, mapped: &mut Mapped) -> Result<()> {
         let to = to.next_multiple_of(self.chunk_bytes);
-        // What lies after the end of a device cannot be mapped.
+        // Nothing after the end of a device can be mapped.
         let to = if self.is_device { to.min(self.capacity.load(Ordering::Relaxed)) } else { to };
         if to <= mapped.to {
             return Ok(());
@@ -269,7 +269,7 @@ impl FileMedium {
         }
     }
 
-    /// What [`allocate`](Self::allocate) does on file systems that cannot.
+    /// The fallback of [`allocate`](Self::allocate) on file systems that do not support it.
     fn write_zeroes(&self, from: u64, to: u64) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
         let zeroes = vec![0; 1 << 16];
@@ -282,13 +282,13 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Maps all pages of new memory at once: one by one, at their first use, they would cost a writer several times that. A hint:
-    /// what is not mapped now is mapped then.
+    /// Maps all pages of new memory at once: mapping them one by one, at their first use, would cost a writer several
+    /// times as much. A hint: pages that are not mapped now are mapped then.
     fn populate(&self, from: u64, to: u64) {
-        /// Of Linux 5.14; the C library's interface has no name for it yet in every version.
+        /// Since Linux 5.14; not every version of the C library's interface has a name for it.
         const MADV_POPULATE_WRITE: libc::c_int = 23;
         if self.persistence == Persistence::Msync {
-            // Pages that are written to are written back.
+            // Pages that were written to would have to be written back.
             return;
         }
         let from = from.next_multiple_of(PAGE_SIZE as u64);
@@ -298,7 +298,7 @@ impl FileMedium {
         unsafe { libc::madvise(address.cast(), bytes, MADV_POPULATE_WRITE) };
     }
 
-    /// Makes the file longer; if that fails, it is as long as it was.
+    /// Makes the file longer; on failure its length is unchanged.
     fn extend(&self, from: u64, to: u64) -> io::Result<()> {
         let extended = self.allocate(from, to);
         if extended.is_err() {
@@ -382,7 +382,7 @@ impl Medium for FileMedium {
     }
 
     fn capacity(&self) -> u64 {
-        // Acquire: what was mapped before it was said to be there is mapped.
+        // Acquire: memory is mapped before it is announced here.
         self.capacity.load(Ordering::Acquire)
     }
 
@@ -395,14 +395,14 @@ impl Medium for FileMedium {
         if self.is_device {
             return Err(PmemError::Full { reason: format!("all {from} bytes of the device are used") });
         }
-        // As a rule in steps; less if the last step does not fit.
+        // Normally in whole steps; less if the last step does not fit.
         let step = to.next_multiple_of(self.growth_bytes).min(self.memory.bytes()).max(to);
         let extended = match self.extend(from, step) {
             Err(_) if step > to => self.extend(from, to).map(|()| to),
             outcome => outcome.map(|()| step),
         };
         let reached = extended.map_err(self.failed("extend"))?;
-        // The new size must be durable before anything after the old one is.
+        // The new size must be durable before anything beyond the old one is.
         self.file.sync_all().map_err(self.failed("sync"))?;
         self.map_up_to(reached, &mut mapped)?;
         self.populate(from, reached);
@@ -411,10 +411,10 @@ impl Medium for FileMedium {
         Ok(())
     }
 
-    /// Gets huge pages for memory that stands in for persistent memory, which has them of itself: a tmpfs gives them only if
-    /// asked. Without them records are as right, and reads slower.
+    /// Requests huge pages for memory that stands in for persistent memory: persistent memory has them anyway, a tmpfs
+    /// provides them only on request. Without them reading records is slower, but correct.
     fn tend(&self) -> bool {
-        /// Of Linux 6.1; the C library's interface has no name for it yet in every version.
+        /// Since Linux 6.1; not every version of the C library's interface has a name for it.
         const MADV_COLLAPSE: libc::c_int = 25;
         if self.persistence == Persistence::Msync || self.confirmed {
             return false;
@@ -427,7 +427,8 @@ impl Medium for FileMedium {
         let address = self.memory.address(mapped.huge).cast_mut();
         // SAFETY: the range is mapped and its contents stay the same, also for threads that use them meanwhile.
         let outcome = unsafe { libc::madvise(address.cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
-        // A system that does not know how is not asked again; where there is no huge page now, small ones will do.
+        // A system that does not support this is not asked again; where no huge page is available now, small ones will
+        // do.
         let is_unknown = outcome != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
         mapped.huge = if is_unknown { u64::MAX } else { mapped.huge + HUGE_PAGE_BYTES as u64 };
         !is_unknown
@@ -448,7 +449,7 @@ impl Medium for FileMedium {
     }
 }
 
-/// Locks the file for this process, or for all that only read.
+/// Locks the file for this process, or shared with all processes that only read.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<()> {
     let outcome = if read_only { file.try_lock_shared() } else { file.try_lock() };
     match outcome {
@@ -471,7 +472,7 @@ fn device_bytes(metadata: &std::fs::Metadata) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::Error::other("the device does not tell its size"))
 }
 
-/// Whether the region of persistent memory that a file or device lies on says that caches are saved as well.
+/// Whether the persistent-memory region on which a file or device lies reports that caches are saved as well.
 fn caches_persist(metadata: &std::fs::Metadata) -> bool {
     let (kind, number) = match metadata.file_type().is_char_device() {
         true => ("char", metadata.rdev()),

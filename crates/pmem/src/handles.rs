@@ -11,7 +11,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Reads a store. Cheap to make and to clone; each thread has its own or they share one.
+/// Reads a store. Cheap to create and to clone; threads may have their own or share one.
 #[derive(Debug)]
 pub struct Reader<L: Layout, M: Medium = FileMedium> {
     core: Arc<Core<L, M>>,
@@ -31,16 +31,16 @@ impl<L: Layout, M: Medium> Reader<L, M> {
         Self { core }
     }
 
-    /// The value of a key. It was durable when this returns, and current at some moment of the call.
+    /// The value of a key. The value is durable, and was current at some moment of the call.
     ///
     /// # Errors
-    /// [`PmemError::Damaged`] if the index leads to something that is no record any more.
+    /// [`PmemError::Damaged`] if the index leads to something that is no longer a record.
     pub fn get(&self, key: &L::Key) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Copies the value of a key into a buffer, whose contents are replaced; whether there is one.
+    /// Copies the value of a key into a buffer, replacing its contents; returns whether there is one.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -83,8 +83,9 @@ impl<L: Layout, M: Medium> Reader<L, M> {
         Ok(values)
     }
 
-    /// Shows all records, in no order, until `visit` breaks off. A record that is there throughout is shown exactly once,
-    /// with a value that it had at some moment of the call; one that comes or goes meanwhile may be shown or not.
+    /// Calls `visit` with all records, in no particular order, until it breaks off. A record that exists throughout is
+    /// shown exactly once, with a value that it had at some moment of the call; a record that is stored or deleted
+    /// meanwhile may or may not be shown.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -96,7 +97,7 @@ impl<L: Layout, M: Medium> Reader<L, M> {
             cursor = core.index.visit(at, &mut hashes);
             for hash in &hashes {
                 found.clear();
-                // Keys with the same hash are all shown: each is found by passing by those already found.
+                // All keys with the same hash are shown: each is found by skipping those already found.
                 loop {
                     let (mut key, mut value) = (Vec::new(), Vec::new());
                     let next = core.read_matching(*hash, |record| {
@@ -158,7 +159,7 @@ impl<L: Layout, M: Medium> Client<L, M> {
         Self { reader, writer }
     }
 
-    /// Does something that needs room; if there is none, reclaims space and tries once more.
+    /// Runs an operation that needs room; if there is none, reclaims space and tries once more.
     fn with_room<T>(
         &mut self,
         mut operation: impl FnMut(&Core<L, M>, &mut Writer<L>) -> Result<T>,
@@ -179,14 +180,14 @@ impl<L: Layout, M: Medium> Client<L, M> {
     /// Stores a value; durable when this returns.
     ///
     /// # Errors
-    /// [`PmemError::Full`], and then nothing has changed; [`PmemError::TooLong`]; [`PmemError::Persist`], and then it is
-    /// not known whether the value is stored.
+    /// [`PmemError::Full`], after which nothing has changed; [`PmemError::TooLong`]; [`PmemError::Persist`], after
+    /// which it is unknown whether the value is stored.
     pub fn put(&mut self, key: &L::Key, value: &L::Value) -> Result<Put> {
         self.with_room(|core, writer| core.put(writer, key.as_ref(), value.as_ref()))
     }
 
-    /// Stores several values with fewer fences than one by one. Each is stored wholly or not at all, and all are durable
-    /// when this returns; together they are not atomic.
+    /// Stores several values with fewer fences than one by one. Each is stored completely or not at all, and all are
+    /// durable when this returns; together they are not atomic.
     ///
     /// # Errors
     /// As [`put`](Self::put); those before the one that failed are stored.
@@ -204,28 +205,29 @@ impl<L: Layout, M: Medium> Client<L, M> {
         })
     }
 
-    /// Changes the value of a key by a function; whether the key was there. Durable when this returns; no thread sees
-    /// anything in between. If the change is within eight bytes (at a multiple of eight from the value's beginning) it
-    /// is made in place, otherwise a changed copy takes the value's place. Other changes of the key wait meanwhile.
+    /// Changes the value of a key by a function; returns whether the key was there. Durable when this returns; no
+    /// thread sees an intermediate state. If the change is within eight bytes (at a multiple of eight from the value's
+    /// beginning), it is made in place; otherwise a changed copy replaces the value. Other changes of the key wait
+    /// meanwhile.
     ///
-    /// The function must not use the store. In a store of records of one size it must leave the length alone. It is called
-    /// again if room had to be made first.
+    /// The function must not use the store. In a store of records of one size it must not change the length. It is
+    /// called again if space had to be reclaimed first.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`PmemError::Damaged`] if the value is.
+    /// As [`put`](Self::put); [`PmemError::Damaged`] if the value is damaged.
     pub fn update(&mut self, key: &L::Key, mut change: impl FnMut(&mut Vec<u8>)) -> Result<bool> {
         self.with_room(|core, writer| core.update(writer, key.as_ref(), &mut change))
     }
 
-    /// Removes a key; whether it was there. Durable when this returns.
+    /// Removes a key; returns whether it was there. Durable when this returns.
     ///
     /// # Errors
-    /// [`PmemError::Persist`], and then it is not known whether the key is gone.
+    /// [`PmemError::Persist`], after which it is unknown whether the key is gone.
     pub fn delete(&mut self, key: &L::Key) -> Result<bool> {
         self.reader.core.delete(&mut self.writer, key.as_ref())
     }
 
-    /// Removes several keys with fewer fences; how many were there.
+    /// Removes several keys with fewer fences; returns how many were there.
     ///
     /// # Errors
     /// As [`delete`](Self::delete); any of them may be gone.

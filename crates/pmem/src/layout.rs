@@ -1,57 +1,57 @@
-//! What lies where in the file: blocks, pages, places, and the words that describe them.
+//! The layout of the file: blocks, pages, places, and the words that describe them.
 //!
-//! The constants here, and those of `superblock.rs`, are the format; FILE_FORMAT.md describes it.
+//! The constants here, and those of `superblock.rs`, define the format; FILE_FORMAT.md describes it.
 
 use crate::lock::LOCK_MASK;
 use vellum_base::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How many pages at the beginning hold the superblocks and the word after them.
+/// How many pages at the beginning hold the superblocks and the word that follows them.
 pub const META_PAGES: u64 = 3;
-/// Where the word lies that says how many blocks are used.
+/// The offset of the word that says how many blocks are used.
 pub const BLOCKS_END_AT: u64 = 8192;
 
 /// A page of records of one size.
 pub const KIND_FIXED: u64 = 1;
-/// A page, or several, of records of any size, one after the other.
+/// One or several pages of consecutive records of any size.
 pub const KIND_LOG: u64 = 2;
 /// The first page of several blocks with one large record.
 pub const KIND_LARGE: u64 = 3;
 
-/// Where the kind begins in the first word of a page.
+/// The bit at which the kind begins in the first word of a page.
 pub const KIND_SHIFT: u32 = 8;
-/// Where the number of pages begins.
+/// The bit at which the number of pages begins.
 pub const SPAN_SHIFT: u32 = 16;
-/// Where the check begins.
+/// The bit at which the check begins.
 pub const PAGE_CHECK_SHIFT: u32 = 32;
-/// How many records one word of occupancy bits stands for; its check is above.
+/// How many records one word of occupancy bits represents; its check is in the bits above.
 pub const OCCUPANCY_BITS: u32 = 48;
-/// Where the words of occupancy bits begin in a page.
+/// The offset of the words of occupancy bits in a page.
 pub const OCCUPANCY_AT: u64 = 8;
-/// Where the number of blocks of a large record lies.
+/// The offset of the number of blocks of a large record.
 pub const LARGE_BLOCKS_AT: u64 = 8;
-/// Where a log says up to where its records must be right.
+/// The offset of the word of a log that says up to where its records must be right.
 pub const LOG_SETTLED_AT: u64 = 8;
-/// What it says where all of them must be, as records carry no checksums.
+/// Its value if all records must be right, because records carry no checksums.
 pub const LOG_SETTLED_ALL: u64 = 0xffff_ffff_ffff;
-/// Where the records of a log begin.
+/// The offset of the records of a log.
 pub const LOG_AT: u64 = 16;
 /// Sequence number, checksums and changed word before each key, in bytes.
 pub const RECORD_HEAD_BYTES: usize = 24;
-/// The longest value of which one word is changed with one fence, in bytes: recovery may have to find out which.
+/// The longest value, in bytes, of which one word is changed with one fence: recovery may have to find out which word.
 pub const ONE_FENCE_BYTES_MAX: usize = 4096;
 /// The size word before the head of a record of variable size, in bytes.
 pub const SIZE_WORD_BYTES: usize = 8;
 
 /// Bit of a size word: there is a record.
 pub const SIZE_VALID: u64 = 1;
-/// Bit of a size word: it is not valid any more.
+/// Bit of a size word: the record is no longer valid.
 pub const SIZE_RETRACTED: u64 = 2;
-/// Where the key's length begins in a size word.
+/// The bit at which the key's length begins in a size word.
 pub const KEY_SHIFT: u32 = 2;
-/// Where the value's length begins.
+/// The bit at which the value's length begins.
 pub const VALUE_SHIFT: u32 = 18;
-/// Where the check begins.
+/// The bit at which the check begins.
 pub const SIZE_CHECK_SHIFT: u32 = 50;
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_535;
@@ -63,7 +63,7 @@ pub const RECORD_BITS: u32 = 16;
 /// How many bits of a place name the page in its block, at least.
 pub const PAGE_BITS: u32 = 3;
 
-/// The sizes and numbers that follow from how a store was made.
+/// The sizes and numbers that follow from the options with which a store was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Pages in a block.
@@ -77,7 +77,7 @@ pub struct Geometry {
 pub struct Place(pub u64);
 
 impl Geometry {
-    /// For blocks of so many pages, 1 to 64.
+    /// The geometry for blocks of `pages` pages, 1 to 64.
     pub fn new(pages: u32) -> Self {
         let page_bits = PAGE_BITS.max(pages.next_power_of_two().trailing_zeros());
         Self { pages, page_bits }
@@ -95,19 +95,19 @@ impl Geometry {
         META_PAGES.div_ceil(u64::from(self.pages))
     }
 
-    /// How many whole blocks so many bytes have.
+    /// How many whole blocks fit into `bytes` bytes.
     #[inline]
     pub fn blocks_in(self, bytes: u64) -> u64 {
         bytes / self.block_bytes()
     }
 
-    /// Where a block begins.
+    /// The offset of a block.
     #[inline]
     pub fn block_at(self, block: u64) -> u64 {
         block * self.block_bytes()
     }
 
-    /// Where a page begins.
+    /// The offset of a page.
     #[inline]
     pub fn page_at(self, block: u64, page: u32) -> u64 {
         self.block_at(block) + u64::from(page) * PAGE_SIZE as u64
@@ -132,7 +132,7 @@ impl Geometry {
         ((place.0 >> RECORD_BITS) & ((1 << self.page_bits) - 1)) as u32
     }
 
-    /// Where the page of a place begins.
+    /// The offset of the page of a place.
     #[inline]
     pub fn page_at_of(self, place: Place) -> u64 {
         self.page_at(self.block_of(place), self.page_of(place))
@@ -145,7 +145,7 @@ impl Geometry {
     }
 }
 
-/// A good mixture of a word's bits, the same everywhere and always.
+/// Mixes a word's bits well; the result is the same on every machine and at all times.
 #[inline]
 pub fn mix(mut word: u64) -> u64 {
     word ^= word >> 32;
@@ -162,12 +162,12 @@ pub fn page_word(block: u64, page: u32, kind: u64, span: u32) -> u64 {
     said | (mix(said ^ mix((block << 8) | u64::from(page) | 1 << 63)) >> 32 << PAGE_CHECK_SHIFT)
 }
 
-/// What the first word of a page says.
+/// The meaning of the first word of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageWord {
     /// The page, and the rest of its block if it is the first, means nothing.
     Unformatted,
-    /// It is of a kind and takes in so many pages.
+    /// It has a kind, and extends over a number of pages.
     Formatted {
         /// Its kind.
         kind: u64,
@@ -178,7 +178,7 @@ pub enum PageWord {
     Damaged,
 }
 
-/// Reads the first word of a page; the lock byte says nothing.
+/// Reads the first word of a page; the lock byte is ignored.
 #[inline]
 pub fn read_page_word(word: u64, block: u64, page: u32) -> PageWord {
     let word = word & !LOCK_MASK;
@@ -193,7 +193,7 @@ pub fn read_page_word(word: u64, block: u64, page: u32) -> PageWord {
     }
 }
 
-/// Occupancy bits with their check, for the word at byte `at`. No bits are the word zero.
+/// Occupancy bits with their check, for the word at byte `at`. Without any bits the word is zero.
 #[inline]
 pub fn occupancy_word(at: u64, bits: u64) -> u64 {
     let check = |bits: u64| mix(bits ^ mix(at)) >> OCCUPANCY_BITS;
@@ -214,12 +214,12 @@ pub fn size_word(at: u64, key_bytes: usize, value_bytes: usize, flags: u64) -> u
     said | (mix(said ^ mix(at)) >> SIZE_CHECK_SHIFT << SIZE_CHECK_SHIFT)
 }
 
-/// What a size word says.
+/// The meaning of a size word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeWord {
     /// There is no record: the log ends here.
     End,
-    /// There is one.
+    /// There is a record.
     Record {
         /// Length of its key, in bytes.
         key_bytes: usize,
@@ -247,7 +247,7 @@ pub fn read_size_word(at: u64, word: u64) -> SizeWord {
     SizeWord::Record { key_bytes, value_bytes, live: flags & SIZE_RETRACTED == 0 }
 }
 
-/// A number below 2^48 with a check, for a word that must change in one piece.
+/// A number below 2^48 with a check, for a word that must change atomically.
 #[inline]
 pub fn checked_number(at: u64, number: u64) -> u64 {
     let number = number & ((1 << 48) - 1);
@@ -261,13 +261,14 @@ pub fn read_checked_number(at: u64, word: u64) -> Option<u64> {
     (checked_number(at, number) == word).then_some(number)
 }
 
-/// What the word of checksums of a record of one size at byte `at` is when the record is not valid any more.
+/// The word of checksums of a record of one size at byte `at` that is no longer valid.
 #[inline]
 pub fn retracted_sums(at: u64) -> u64 {
     mix(!at)
 }
 
-/// The checksum of a record: of its sequence number, key and value, and how the bytes are divided among them.
+/// The checksum of a record: it covers the sequence number, the key, the value, and the division of the bytes between
+/// them.
 #[inline]
 pub fn record_sum(sequence: u64, key: &[u8], value: &[u8]) -> u32 {
     let seed = xxh3_64_with_seed(key, sequence ^ ((key.len() as u64) << 48));

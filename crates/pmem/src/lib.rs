@@ -1,23 +1,23 @@
 //! Internal to Vellum (use the command line `vellum pmem`): a key-value store for byte-addressable persistent memory.
 //!
-//! Some memory keeps its contents: NVDIMMs, battery-backed and CXL-attached memory, mapped directly (DAX). A page cache,
-//! a buffer pool and a log are detours there. Here all records lie in persistent memory, in place, and the index lies in
-//! ordinary memory and is rebuilt when the store is opened. The design is that of *Viper: An Efficient Hybrid PMem-DRAM
-//! Key-Value Store* (Benson, Makait, Rabl, VLDB 2021), made safe where several clients change the same key.
+//! Some memory is persistent: NVDIMMs, battery-backed and CXL-attached memory, mapped directly (DAX). For such memory a
+//! page cache, a buffer pool and a log are detours. Here all records lie in place in persistent memory, and the index
+//! lies in ordinary memory and is rebuilt when the store is opened. The design is that of *Viper: An Efficient Hybrid
+//! PMem-DRAM Key-Value Store* (Benson, Makait, Rabl, VLDB 2021), made safe where several clients change the same key.
 //!
 //! - [`Store`] is a file; [`Client`] writes, one for each thread; [`Reader`] reads without locks.
 //! - [`Fixed`] holds records of one size, known when the program is compiled; [`Variable`] holds any.
-//! - What an operation acknowledges is durable. How, [`Persistence`] says: by cache lines flushed and fenced on persistent
-//!   memory, or by `msync` on an ordinary file, which is slow. It is never assumed of a file that does not confirm it,
-//!   unless the user vouches for it.
+//! - What an operation acknowledges is durable. [`Persistence`] says how: by cache lines flushed and fenced on
+//!   persistent memory, or by `msync` on an ordinary file, which is slow. A file that does not confirm that it is
+//!   persistent memory is never assumed to be, unless the user vouches for it.
 //!
-//! How it fits together: `core` has the operations and the order in which things become durable, and is where to begin;
-//! `layout` and `format` say what lies where; `medium` is what a store lies on, `file` the real one, `shadow` the one
-//! of the tests, which tries every state that a crash can leave; `index`, `blocks` and `space` are what is rebuilt by
-//! `recover`; `reclaim` compacts.
+//! How the parts fit together: `core` has the operations and the order in which things become durable, and is the place
+//! to start reading; `layout` and `format` define what lies where; `medium` is what a store lies on: `file` is the real
+//! one, `shadow` that of the tests, which tries every state that a crash can leave; `index`, `blocks` and `space` are
+//! rebuilt by `recover`; `reclaim` compacts.
 //!
-//! What it does not do: order (there are no range scans), transactions over several keys, and several processes that
-//! write at once.
+//! What it does not provide: order (there are no range scans), transactions over several keys, and several processes
+//! that write at once.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 #[cfg(target_endian = "big")]

@@ -1,21 +1,21 @@
 //! The version lock: the lowest byte of the first word of a page.
 //!
-//! Bit 0 says that the page is being changed in a way that readers must not see half done; the seven bits
-//! above count such changes. A reader remembers the word, copies, and looks again: the same word without the
-//! lock bit means that no such change began or ended meanwhile. Seven bits come round after 128 changes, so
-//! readers do not rely on them alone: see `core.rs`.
+//! Bit 0 says that the page is being changed in a way that readers must not see half done; the seven bits above it
+//! count such changes. A reader remembers the word, copies, and looks again: the same word without the lock bit means
+//! that no such change began or ended meanwhile. Seven bits wrap around after 128 changes, so readers do not rely on
+//! them alone: see `core.rs`.
 //!
-//! What needs the lock: a change in place, from before its first store until it is durable, so that no thread
-//! reads what may yet be lost; and formatting a block again, so that a reader of a record of its
-//! former life notices. What does not: writing a record to a place that nothing leads to, publishing it,
-//! and retracting it, which are single words. A thread that holds one version lock waits for no other lock, so there is
-//! no order of version locks to violate.
+//! The lock is needed for a change in place, from before its first store until it is durable, so that no thread reads
+//! what may yet be lost; and for reformatting a block, so that a reader of one of its former records notices. It is not
+//! needed for writing a record to a place that nothing leads to, for publishing it and for retracting it, which are
+//! single words. A thread that holds a version lock waits for no other lock, so there is no order of version locks to
+//! violate.
 
 use std::sync::atomic::Ordering;
 
 /// The bit that says "locked".
 const LOCKED: u64 = 1;
-/// What one more version adds.
+/// The increment for one version.
 const VERSION_STEP: u64 = 2;
 /// The byte of the lock in the word.
 pub const LOCK_MASK: u64 = 0xff;
@@ -24,9 +24,9 @@ pub const LOCK_MASK: u64 = 0xff;
 pub trait SharedWord {
     /// Atomic load.
     fn load(&self, ordering: Ordering) -> u64;
-    /// Atomic exchange if it is as expected; may fail for no reason.
+    /// Atomic compare-and-exchange; may fail spuriously.
     fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
-    /// Lets others go on.
+    /// Lets other threads run.
     fn pause();
     /// An acquire fence.
     fn acquire_fence();
@@ -61,13 +61,13 @@ impl SharedWord for std::sync::atomic::AtomicU64 {
     }
 }
 
-/// The lock byte that a page begins its next life with, given the word that it had.
+/// The lock byte with which a page is formatted anew, given its previous word.
 #[inline]
 pub const fn next_version(word: u64) -> u64 {
     (word & LOCK_MASK & !LOCKED).wrapping_add(VERSION_STEP) & LOCK_MASK
 }
 
-/// What a reader remembers, or nothing while the page is locked.
+/// The word that a reader remembers; none while the page is locked.
 #[inline]
 pub fn begin_read<W: SharedWord>(word: &W) -> Option<u64> {
     // Acquire: what is read after this is not older than the change that the version counts.
@@ -75,7 +75,7 @@ pub fn begin_read<W: SharedWord>(word: &W) -> Option<u64> {
     (seen & LOCKED == 0).then_some(seen)
 }
 
-/// Whether nothing changed since `seen` that would have needed the lock.
+/// Whether nothing that needs the lock changed since `seen`.
 #[inline]
 pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
     // The fence keeps the loads of the record before this one; a writer's stores come after its fence in
@@ -88,8 +88,8 @@ pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
 #[must_use]
 pub struct PageLock<'a, W: SharedWord>(&'a W);
 
-/// Locks a page that belongs to the caller alone, such as one of a block that was just handed out: no other thread may hold the
-/// lock, so if its bit is set, that was left by a crash.
+/// Locks a page that belongs to the caller alone, such as one of a block that was just handed out: no other thread may
+/// hold the lock, so if its bit is set, a crash has left it.
 pub fn seize<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     let mut seen = word.load(Ordering::Relaxed);
     while let Err(now) = word.exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
@@ -99,7 +99,7 @@ pub fn seize<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     PageLock(word)
 }
 
-/// Takes away a lock bit that was left by a crash, when no thread uses the store yet; whether there was one.
+/// Clears a lock bit that was left by a crash, while no thread uses the store yet; returns whether there was one.
 pub fn reset<W: SharedWord>(word: &W) -> bool {
     let mut seen = word.load(Ordering::Relaxed);
     while seen & LOCKED != 0 {
@@ -116,7 +116,7 @@ pub fn lock<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     let mut tries = 0u32;
     loop {
         let seen = word.load(Ordering::Relaxed);
-        // Acquire: what the last holder did has happened.
+        // Acquire: the changes of the last holder are visible.
         if seen & LOCKED == 0
             && word.exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
         {
@@ -138,8 +138,8 @@ impl<W: SharedWord> Drop for PageLock<'_, W> {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             let new = (seen & !LOCK_MASK) | next_version(seen);
-            // Release: what was done under the lock comes before its end. The rest of the word may change under the
-            // lock, by its holder, so this is an exchange.
+            // Release: changes under the lock become visible before its end. The holder may change the rest of the word
+            // under the lock, so this is an exchange.
             match self.0.exchange(seen, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => seen = now,

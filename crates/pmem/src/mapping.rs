@@ -1,5 +1,5 @@
-//! Address space for the tables of a store: as the system maps it or, in unit tests, which open many thousands of tiny stores,
-//! used again, because mapping it and touching its pages would take three quarters of their time.
+//! Address space for the tables of a store: mapped by the system or, in unit tests, which open many thousands of tiny
+//! stores, reused, because mapping it and touching its pages would take three quarters of their time.
 
 #[cfg(not(test))]
 pub use vellum_vm::Mapping;
@@ -12,17 +12,17 @@ mod reused {
     use std::{cell::RefCell, ops::Deref, ptr};
     use vellum_vm::VmError;
 
-    /// What is larger than this is given back to the system.
+    /// Larger mappings are returned to the system, in bytes.
     const BYTES_MAX: usize = 1 << 20;
-    /// How many a thread keeps.
+    /// How many mappings a thread keeps.
     const KEPT_MAX: usize = 64;
 
     thread_local! {
-        /// What was given back, filled with zeroes.
+        /// The mappings that were dropped, filled with zeroes.
         static KEPT: RefCell<Vec<vellum_vm::Mapping>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// As the system's.
+    /// Like the system's mapping.
     #[derive(Debug)]
     pub struct Mapping(Option<vellum_vm::Mapping>);
 
@@ -60,7 +60,7 @@ mod reused {
             let Some(mapping) = self.0.take().filter(|mapping| mapping.len() <= BYTES_MAX) else { return };
             // SAFETY: the bytes are mapped, and nothing refers to them any more.
             unsafe { ptr::write_bytes(mapping.base().as_ptr(), 0, mapping.len()) };
-            // Without a list, at the end of a thread, it is given back to the system.
+            // If there is no list, at the end of a thread, the mapping is returned to the system.
             let _ = KEPT.try_with(|kept| {
                 let mut kept = kept.borrow_mut();
                 if kept.len() < KEPT_MAX {

@@ -1,11 +1,11 @@
 //! The memory that a store lies in, as words of eight bytes.
 //!
-//! Whatever several threads may look at is read and written by whole aligned words, with atomic operations:
-//! eight bytes are also what reaches persistent memory in one piece. So a reader that comes too late sees old
-//! words or new ones and never undefined behaviour, and validates what it made of them.
+//! Data that several threads may access is read and written by whole aligned words, with atomic operations: eight bytes
+//! are also what reaches persistent memory in one piece. So a reader that comes too late sees old or new words and
+//! never undefined behaviour, and validates the result.
 //!
-//! This is the only place that makes references of addresses. Offsets are computed from places that the
-//! store itself handed out or has checked; one outside the memory is a bug of the store, and a panic.
+//! Only this module makes references from addresses. Offsets are computed from places that the store itself handed out
+//! or has checked; an offset outside the memory is a bug of the store, and causes a panic.
 
 use crate::cpu::{self, LINE};
 use std::{
@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The unit of what is read, written and persisted in one piece, in bytes.
+/// The unit of reading, writing and persisting in one piece, in bytes.
 pub const WORD: usize = 8;
 
 /// Words in the memory of a medium, which outlives this.
@@ -40,20 +40,19 @@ impl Memory {
         Self { base, bytes }
     }
 
-    /// How many bytes it has, mapped or not.
+    /// The size in bytes, mapped or not.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The address of an offset, for instructions that flush.
+    /// The address of an offset, for flush instructions.
     #[inline]
     pub fn address(&self, at: u64) -> *const u8 {
         debug_assert!(at <= self.bytes);
         self.base.as_ptr().wrapping_add(at as usize)
     }
 
-    /// Asks for the cache lines of `bytes` bytes from byte `at` on, so that they are near when they are read. A hint: whatever
-    /// lies outside of the memory is passed over.
+    /// Prefetches the cache lines of `bytes` bytes from byte `at` on. A hint: anything outside the memory is ignored.
     #[inline]
     pub fn prefetch(&self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes).min(self.bytes);
@@ -103,7 +102,7 @@ pub const fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(WORD)
 }
 
-/// A word of up to eight bytes, zeroes after them.
+/// A word made of up to eight bytes, padded with zeroes.
 #[inline]
 fn word_from(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -118,7 +117,7 @@ fn word_from(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Shows bytes as words, numbered from 0, the last filled up with zeroes.
+/// Calls `show` with bytes as words, numbered from 0; the last word is padded with zeroes.
 #[inline]
 pub fn each_word(bytes: &[u8], mut show: impl FnMut(usize, u64)) {
     let mut chunks = bytes.chunks_exact(WORD);
@@ -132,9 +131,9 @@ pub fn each_word(bytes: &[u8], mut show: impl FnMut(usize, u64)) {
     }
 }
 
-/// Stores bytes in words, zeroes up to the end of the last.
+/// Stores bytes in words, padded with zeroes up to the end of the last word.
 ///
-/// Relaxed: publishing the record orders it, and readers validate.
+/// Relaxed: publishing the record orders the stores, and readers validate.
 #[inline]
 pub fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let mut target = words.iter();
@@ -145,7 +144,7 @@ pub fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     });
 }
 
-/// Copies words to bytes; as many as there is room for.
+/// Copies words to bytes, as many as there is room for.
 ///
 /// Relaxed: the words may be changing, and the caller validates afterwards.
 #[inline]
@@ -163,7 +162,7 @@ pub fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Whether words hold these bytes and zeroes after them. Relaxed, as in [`load_bytes`].
+/// Whether words hold these bytes, padded with zeroes. Relaxed, as in [`load_bytes`].
 #[inline]
 pub fn equal_bytes(words: &[AtomicU64], bytes: &[u8]) -> bool {
     words.len() == words_of(bytes.len())

@@ -5,9 +5,9 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p vellum-pmem --release --lib models --target-dir target/loom
 //! ```
 //!
-//! Each model is run again with bugs planted, one at a time, and must fail then. The bugs are in the words that threads
-//! share ([`SharedWord`]), which are loom's here: an ordering weaker than the code asks for, a fence left out, an exchange
-//! that is none.
+//! Each model is run again with planted bugs, one at a time, and must fail then. The bugs are in the words that threads
+//! share ([`SharedWord`]), which are loom's here: an ordering weaker than the code asks for, a missing fence, an
+//! exchange that is not atomic.
 
 use crate::{
     blocks::{BlockWord, State},
@@ -30,7 +30,7 @@ const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
 enum Bug {
     /// Nothing orders taking the lock before what is written under it.
     NoReleaseFence,
-    /// Nothing orders what was read before the second look at the word.
+    /// Nothing orders the reads before the second load of the word.
     NoAcquireFence,
     /// Exchanges order nothing.
     RelaxedExchange,
@@ -83,7 +83,7 @@ impl SharedWord for AtomicU64 {
 }
 
 /// Runs a model without bugs, and then with each of these planted, when it must fail. A model that fails ends its
-/// process, so each of those has one of its own.
+/// process, so each of those runs in its own process.
 fn check(name: &str, bugs: &[Bug], model: fn()) {
     let wanted = std::env::var(BUG_VARIABLE).ok();
     PLANTED.set(bugs.iter().copied().find(|bug| wanted.as_ref() == Some(&format!("{bug:?}"))));
@@ -136,9 +136,9 @@ fn a_reader_never_accepts_half_of_a_change() {
     });
 }
 
-/// Formats a block, by the thread that is told that it is free.
+/// Formats a block, in the thread that was told that it is free.
 fn reuse(shared: &(AtomicU64, UnsafeCell<u32>)) {
-    // SAFETY: the thread that is told has the block alone; loom reports it if not.
+    // SAFETY: the thread that was told has the block alone; loom reports it if not.
     shared.1.with_mut(|cell| unsafe { *cell += 1 });
 }
 

@@ -1,4 +1,4 @@
-//! How a store is made and opened.
+//! How a store is created and opened.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 pub enum Persistence {
     /// The file is persistent memory, mapped directly: cache lines are flushed and fenced.
     Dax,
-    /// The same, on a machine whose caches are saved too when power fails: only fences.
+    /// The same, on a machine whose caches are also saved when power fails: only fences.
     Flushless,
     /// An ordinary file: the system is asked to write pages, which is slow.
     Msync,
@@ -40,11 +40,11 @@ impl FromStr for Persistence {
 /// When and how eagerly space is reclaimed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReclaimOptions {
-    /// Whether a thread does it in the background. Without one, [`Store::reclaim`](crate::Store::reclaim) does it.
+    /// Whether a background thread reclaims space. Without one, [`Store::reclaim`](crate::Store::reclaim) does it.
     pub background: bool,
     /// A block is compacted when this share of it is free, from 0 to 1.
     pub free_share: f64,
-    /// The share of its time that the background thread works, from 0 to 1; it sleeps the rest, so that it leaves the
+    /// The share of its time that the background thread works, from 0 to 1; otherwise it sleeps, and leaves the
     /// processor and the memory to threads that write.
     pub busy_share: f64,
     /// How long it sleeps when there is nothing to do.
@@ -52,7 +52,7 @@ pub struct ReclaimOptions {
 }
 
 impl Default for ReclaimOptions {
-    /// In the background, from a third free on, a fifth of the time, looking ten times a second.
+    /// In the background, from a third free, for a fifth of the time, checking ten times a second.
     fn default() -> Self {
         Self {
             background: true,
@@ -63,7 +63,7 @@ impl Default for ReclaimOptions {
     }
 }
 
-/// How a store is made and opened.
+/// How a store is created and opened.
 ///
 /// # Examples
 /// ```
@@ -73,33 +73,33 @@ impl Default for ReclaimOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Pages of 4 KiB in a block: as many as there are modules of memory that addresses are interleaved over. Recorded
-    /// in a new store; an existing one keeps its own. 1 to 64.
+    /// Pages of 4 KiB in a block: the number of memory modules over which addresses are interleaved. Recorded in a new
+    /// store; an existing one keeps its own. 1 to 64.
     pub pages_per_block: u32,
     /// How much of the file is mapped at once, in bytes; a multiple of 1 MiB. Recorded in a new store.
     pub chunk_bytes: u64,
     /// Whether records carry checksums, which opening and verifying check. Recorded in a new store.
     pub checksums: bool,
-    /// How much the file grows at a time, in bytes; at most a chunk.
+    /// How much the file grows at a time, in bytes; at most `chunk_bytes`.
     pub growth_bytes: u64,
-    /// The most that the file may become, in bytes: this much address space is reserved.
+    /// The maximum size of the file, in bytes: this much address space is reserved.
     pub capacity_bytes: u64,
-    /// How stores become durable; found out if not given.
+    /// How stores become durable; detected if not given.
     pub persistence: Option<Persistence>,
-    /// Believe [`persistence`](Self::persistence) even where the system does not confirm that the file is persistent
-    /// memory. For memory that is persistent and does not say so, and for measuring on a stand-in. A program that sets this
-    /// vouches for it: if it is not true, what was acknowledged may be lost.
+    /// Believe [`persistence`](Self::persistence) even if the system does not confirm that the file is persistent
+    /// memory. For memory that is persistent but does not say so, and for measurements on a stand-in. A program that
+    /// sets this vouches for it: if it is not true, what was acknowledged may be lost.
     pub vouch_for_memory: bool,
-    /// Make a new store on a device that holds one, or something else; that is lost. Of no effect on files, which must not
-    /// exist.
+    /// Create a new store on a device that holds a store or something else, which is lost. Has no effect on files,
+    /// which must not exist.
     pub overwrite: bool,
-    /// Only look; others may do so at the same time.
+    /// Only read; other processes may read at the same time.
     pub read_only: bool,
-    /// Open a damaged store and leave out what is damaged, which is then neither found nor overwritten.
+    /// Open a damaged store without its damaged parts, which are then neither found nor overwritten.
     pub tolerate_damage: bool,
-    /// How many threads rebuild the index; as many as there are processors if not given.
+    /// How many threads rebuild the index; by default as many as there are processors.
     pub recovery_threads: Option<NonZeroUsize>,
-    /// Reclaiming space.
+    /// How space is reclaimed.
     pub reclaim: ReclaimOptions,
 }
 
@@ -124,7 +124,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Checks what a new store would record.
+    /// Checks the options that a new store would record.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         const MIB: u64 = 1 << 20;
         if !(1..=64).contains(&self.pages_per_block) {

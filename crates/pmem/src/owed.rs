@@ -1,21 +1,22 @@
-//! What a client leaves to its next fences: words that need not be durable when it says that an operation is done.
+//! What a client leaves to its next fences: words that need not be durable when it acknowledges an operation.
 //!
-//! - The retraction of a record that another one has taken the place of, and a word of a value that the head of its record says as
-//!   well. The stripe of the key remembers the word (`stripes.rs`), and the next fence of the client settles it.
-//! - The bits of a page, or the word of a log, which say that its records must be right. They are set when the page is full, or the client leaves it,
-//!   and a fence after the last record has been passed. If the client has closed the block, that is counted as in use until then;
-//!   if it was taken from the client, its records are moved, and nothing is set. So a client that sleeps keeps no block.
+//! - The retraction of a record that another one has replaced, and a word of a value that the head of its record holds
+//!   as well. The stripe of the key remembers the word (`stripes.rs`), and the client's next fence settles it.
+//! - The bits of a page, or the word of a log, that say that its records must be right. They are set once the page is
+//!   full or the client has left it, and a fence has been passed after the last record. If the client has closed the
+//!   block, the block is counted as in use until then; if the block was taken from the client, its records are moved,
+//!   and nothing is set. So a sleeping client ties up no block.
 
 use crate::{format::Record, layout::Place};
 
-/// What a client left to its next fences.
+/// The words that a client has left to its next fences.
 #[derive(Debug, Default)]
 pub struct Owed {
     pub words: Vec<OwedWord>,
     pub full: Vec<Full>,
 }
 
-/// A word that was changed by a client and is remembered by its stripe.
+/// A word that a client has changed and its stripe remembers.
 #[derive(Debug)]
 pub struct OwedWord {
     pub hash: u64,
@@ -23,22 +24,23 @@ pub struct OwedWord {
     pub left: Left,
 }
 
-/// What a client leaves to its next fence.
+/// What the client's next fence has to do with the word.
 #[derive(Debug)]
 pub enum Left {
-    /// A record that it retracted, and flushed; its space is free then.
+    /// A record that the client retracted and flushed; its space is free after the fence.
     Retracted(Place, Record),
-    /// A word of a value, which is flushed then.
+    /// A word of a value, which is flushed before the fence.
     Word,
 }
 
-/// Such a word, see [`Format::take_full`]
+/// The word of a full page, see [`Format::take_full`].
 #[derive(Debug)]
 pub struct Full {
     pub block: u64,
     pub word: (u64, u64),
-    /// Whether the records that it stands for are durable.
+    /// Whether the records that it covers are durable.
     pub is_due: bool,
-    /// Whether it is counted as in use, because the client has left the block; while the client has it, it is no other's.
+    /// Whether the block is counted as in use, because the client has left it; while the client has it, it belongs to
+    /// no other.
     pub is_pinned: bool,
 }

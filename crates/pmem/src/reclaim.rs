@@ -1,10 +1,11 @@
-//! Reclaiming space: compacting blocks of which much is dead, and giving the end of the file back.
+//! Reclaiming space: compacting blocks that are largely dead, and returning the end of the file to the file system.
 //!
-//! The live records of a block are copied to another, some at a time, under the locks of their keys: the copies are made
-//! durable, then valid, the index leads to them, and the originals are made invalid, durably. Readers and writers of
-//! other keys go on meanwhile. A copy has the sequence number of its original, because it is no new value.
+//! The live records of a block are copied to another block, some at a time, under the locks of their keys: the copies
+//! are made durable, then valid, then the index leads to them, and the originals are made invalid, durably. Readers,
+//! and writers of other keys, go on meanwhile. A copy has the sequence number of its original, because it is not a new
+//! value.
 //!
-//! When much is free, but the last block is not, its records are moved towards the beginning too, so that the file can be
+//! If much is free, but not the last block, its records are moved towards the beginning too, so that the file can be
 //! cut.
 
 use crate::{
@@ -26,10 +27,10 @@ const COPY: Sites = Sites { record: Site::CopyRecord, publish: Site::CopyPublish
 
 /// How many records are moved under one set of locks.
 const GROUP: usize = 32;
-/// The last blocks are moved if at least this part of all is free: one in so many.
+/// The last blocks are moved if at least one block in this many is free.
 const EVACUATE_SHARE: u64 = 5;
 
-/// What reclaiming did.
+/// The result of reclaiming space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct Reclaimed {
@@ -37,11 +38,11 @@ pub struct Reclaimed {
     pub blocks_compacted: u64,
     /// Records that were moved.
     pub records_moved: u64,
-    /// Blocks that were given back to the file system.
+    /// Blocks that were returned to the file system.
     pub blocks_returned: u64,
 }
 
-/// Reclaims space as fast as it goes.
+/// Reclaims space as fast as possible.
 pub fn now<L: Format, M: Medium>(core: &Core<L, M>) -> Result<Reclaimed> {
     let mut writer = core.writer(Purpose::Reclaim)?;
     let outcome = pass(core, &mut writer, &mut Pace::new(1.0, &|_| false));
@@ -49,7 +50,7 @@ pub fn now<L: Format, M: Medium>(core: &Core<L, M>) -> Result<Reclaimed> {
     outcome
 }
 
-/// Sees to it that reclaiming leaves time to others, and ends when it is told to.
+/// Makes reclaiming leave time to other threads, and ends it on request.
 pub struct Pace<'a> {
     busy_share: f64,
     since: Instant,
@@ -57,12 +58,12 @@ pub struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    /// Works this share of the time; `stop` sleeps and says whether to end.
+    /// Works for this share of the time; `stop` sleeps and returns whether to end.
     pub fn new(busy_share: f64, stop: &'a dyn Fn(Duration) -> bool) -> Self {
         Self { busy_share, since: Instant::now(), stop }
     }
 
-    /// Sleeps if it is time to; whether to end.
+    /// Sleeps if necessary; returns whether to end.
     pub fn rest(&mut self) -> bool {
         let worked = self.since.elapsed();
         if self.busy_share >= 1.0 || worked < Duration::from_micros(500) {
@@ -74,10 +75,10 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Reclaims what there is to reclaim.
+/// Reclaims all space that can be reclaimed.
 ///
 /// # Errors
-/// What making changes durable says. Lack of room is none: less is reclaimed then.
+/// If changes cannot be made durable. Lack of room is not an error: less is reclaimed then.
 pub fn pass<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,
@@ -107,7 +108,7 @@ pub fn pass<L: Format, M: Medium>(
         Ok(()) | Err(PmemError::Full { .. }) => {}
         Err(error) => return Err(error),
     }
-    // What is cut today may be needed tomorrow: an eighth of what is used stays.
+    // The space that is cut may soon be needed again, so an eighth of the used space is kept.
     let counts = core.space.counts();
     let slack = (counts.blocks - counts.free.min(counts.blocks)) / 8;
     done.blocks_returned = core.watch(core.space.cut(&core.medium, &mut writer.lane, slack))?;
@@ -140,8 +141,8 @@ fn evacuate<L: Format, M: Medium>(
     }
 }
 
-/// Moves all live records of a block elsewhere; if a client has it open, that takes another for its next record. Nothing
-/// happens if the block cannot be compacted now.
+/// Moves all live records of a block elsewhere; if a client has the block open, that client takes another for its next
+/// record. Does nothing if the block cannot be compacted now.
 fn compact<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,
@@ -166,7 +167,7 @@ fn compact<L: Format, M: Medium>(
         }
     }
     if matches!(outcome, Err(PmemError::Damaged(_))) {
-        // Left alone from here on; verification names what is damaged.
+        // The block is left alone from now on; verification names the damage.
         let (_, live, dead) = core.space.block(block).load();
         core.space.block(block).set(State::Damaged, live, dead);
         return Ok(());
@@ -177,7 +178,7 @@ fn compact<L: Format, M: Medium>(
     outcome
 }
 
-/// Moves some records of one block; how many were still live.
+/// Moves some records of one block; returns how many were still live.
 fn move_group<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,
@@ -216,7 +217,7 @@ fn move_group<L: Format, M: Medium>(
             }
         }
     }
-    // What was copied is finished whatever failed: a log ends at a record that is not valid.
+    // The copies made so far are completed whatever failed: a log ends at a record that is not valid.
     core.publish(writer, COPY, moved.iter().map(|(_, _, _, copy, copied)| (*copy, copied)))?;
     for (hash, place, _, copy, _) in &moved {
         core.index.replace(*hash, place.0, copy.0);

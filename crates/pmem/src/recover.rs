@@ -1,13 +1,15 @@
-//! Rebuilding what is not persistent: the index, the free blocks, the clock. The same after a clean end and after a crash.
+//! Rebuilds what is not persistent: the index, the free blocks, the clock. The same happens after a clean end and after
+//! a crash.
 //!
-//! Threads take blocks in turn and put what they find into the index. Of two records with the same key the one with the
-//! higher sequence number is the later; the other is made invalid, durably, before the store is used: were it left, it
-//! would return when the later one is deleted. Records that a crash tore are made invalid too, those that it left whole get their
-//! bits, and words that it came in between are made what was acknowledged (`update.rs`). Copies that compaction had not finished with have the same number and the
-//! same contents; the one at the lower place stays. Blocks of large records without a valid record become free blocks.
-//! Lock bits that a crash left are taken away.
+//! Threads take blocks in turn and put the records they find into the index. Of two records with the same key the one
+//! with the higher sequence number is the later one; the other is made invalid, durably, before the store is used: if
+//! it stayed, it would return when the later one is deleted. Records that a crash tore are made invalid too, records
+//! that it left whole get their bits, and words whose change it interrupted are set to what was acknowledged
+//! (`update.rs`). Copies that compaction had not finished with have the same number and the same contents as their
+//! originals; the one at the lower place stays. Blocks of large records without a valid record become free blocks. Lock
+//! bits that a crash left are cleared.
 //!
-//! All changes that recovery makes may be made again, in any order, by the next one, if a crash interrupts it.
+//! All changes that recovery makes may be repeated, in any order, by the next recovery, if a crash interrupts it.
 
 use crate::{
     blocks::State,
@@ -28,7 +30,7 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-/// What recovery found.
+/// The result of recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -38,15 +40,15 @@ pub struct Recovery {
     pub superseded: u64,
     /// Records that were being written, or had just been, when a process or the machine ended, and are whole.
     pub unsettled: u64,
-    /// The same that are not whole: they were never acknowledged, and are not there.
+    /// Such records that are not whole: they were never acknowledged, and do not exist.
     pub torn: u64,
-    /// Large records of which only blocks were left.
+    /// Large records of which only blocks remained.
     pub remains: u64,
-    /// Blocks that were looked at.
+    /// Blocks that were examined.
     pub blocks: u64,
-    /// What is damaged, the first thousand.
+    /// The first thousand damaged items.
     pub damage: Vec<Damage>,
-    /// How much is damaged in all.
+    /// The number of all damaged items.
     pub damage_count: u64,
 }
 
@@ -54,27 +56,27 @@ pub struct Recovery {
 const DAMAGE_KEPT: usize = 1000;
 /// How many blocks a thread takes at a time.
 const BLOCKS_AT_ONCE: usize = 32;
-/// A block is refilled after recovery if this share of it is unused; otherwise compaction sees to it.
+/// A block is refilled after recovery if one part in this many is unused; otherwise it is left to compaction.
 const REFILL_SHARE: u32 = 4;
 
-/// How many units a record of any size is guessed to have: 256 bytes.
+/// The assumed size of a record of variable size, in units: 256 bytes.
 const GUESSED_UNITS: u64 = 32;
 
 /// The lanes of clients have numbers below this.
 const FIRST_LANE: u64 = 1 << 17;
 
-/// What one thread found.
+/// The findings of one thread.
 struct Share {
     superseded: Vec<(u64, Place, Record)>,
     unsettled: Vec<(Place, Record)>,
     torn: Vec<(Place, Record)>,
-    /// Words of values that are not yet what was acknowledged, if nothing may be written.
+    /// Words of values that are not yet as acknowledged, if nothing may be written.
     late: BTreeMap<u64, (usize, u64)>,
     remains: Vec<(u64, u64)>,
     damage: Vec<Damage>,
     damage_count: u64,
     clock: u64,
-    /// Records of the block at hand: their hashes, and where they are.
+    /// Records of the current block: their hashes, and where they are.
     found: Vec<(u64, Place, Record)>,
     lane: Lane,
     /// Whether what was read is durable.
@@ -123,10 +125,10 @@ impl Share {
     }
 }
 
-/// Rebuilds everything. `progress` is told how many blocks are done, of how many.
+/// Rebuilds everything. `progress` is called with the number of blocks done, and their total.
 ///
 /// # Errors
-/// [`PmemError::Damaged`], unless damage is tolerated, or what making changes durable says.
+/// [`PmemError::Damaged`], unless damage is tolerated, or if changes cannot be made durable.
 pub fn recover<L: Format, M: Medium>(
     core: &Core<L, M>,
     options: &Options,
@@ -136,13 +138,13 @@ pub fn recover<L: Format, M: Medium>(
     let end = used_end(core, options, &mut all)?;
     let first = core.geometry.first_block();
     if !core.read_only {
-        // As the blocks are, see `scan`.
+        // Like the blocks, see `scan`.
         all.lane.number = FIRST_LANE - 1;
         core.medium.flush(&mut all.lane, Site::RecoveryMeta, 0, BLOCKS_END_AT as usize + WORD);
         core.watch(core.medium.fence(&mut all.lane, Site::RecoveryMeta))?;
     }
     let starts = starts(core, first, end);
-    // A guess, from above for records of one size: an index that need not grow is filled twice as fast.
+    // An estimate, from above for records of one size: an index that need not grow is filled twice as fast.
     let units = L::units_of_block(core.geometry) as u64;
     core.index.expect((end - first) * if L::HAS_LARGE { units / GUESSED_UNITS } else { units });
     let threads = options
@@ -235,7 +237,7 @@ fn used_end<L: Format, M: Medium>(core: &Core<L, M>, options: &Options, all: &mu
     Ok(most)
 }
 
-/// The blocks that are not inside of large records.
+/// The blocks that do not lie inside large records.
 fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<u64> {
     if !L::HAS_LARGE {
         return (first..end).collect();
@@ -249,7 +251,7 @@ fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<
     starts
 }
 
-/// Takes in what a block holds.
+/// Adds the contents of a block.
 fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &mut Share) {
     let (mut dead, mut is_damaged) = (0u32, false);
     let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -272,7 +274,7 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
                     share.unsettled.push((place, record));
                 }
             } else if !must_be_right {
-                // It was not published.
+                // The record was not published.
                 return;
             }
             // Their cache misses overlap.
@@ -292,7 +294,8 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     }
     share.found = found;
     if !core.read_only && extent.kind != ExtentKind::Unformatted {
-        // It may have been read from a cache that a killed process did not flush; from here on it counts as durable.
+        // The contents may have been read from a cache that a killed process did not flush; from now on they count as
+        // durable.
         let (at, bytes) = (core.geometry.block_at(block), extent.blocks * core.geometry.block_bytes());
         core.medium.flush(&mut share.lane, Site::RecoveryScan, at, bytes as usize);
     }
@@ -315,7 +318,8 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     }
 }
 
-/// Makes a word of a value what was acknowledged, or remembers it where nothing may be written. It is durable with the block.
+/// Sets a word of a value to what was acknowledged, or remembers it if nothing may be written. It becomes durable with
+/// the block.
 fn make_good<L: Format, M: Medium>(
     core: &Core<L, M>,
     record: &Record,
@@ -332,7 +336,7 @@ fn make_good<L: Format, M: Medium>(
     core.medium.touched(at, WORD);
 }
 
-/// Puts a record into the index, unless there is a later one of its key.
+/// Puts a record into the index, unless there is a later one of the same key.
 fn take_in<L: Format, M: Medium>(
     core: &Core<L, M>,
     hash: u64,
@@ -370,13 +374,13 @@ fn take_in<L: Format, M: Medium>(
 fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &Share) -> Result<()> {
     let geometry = core.geometry;
     let superseded = all.superseded.iter().map(|(_, place, record)| (place, record));
-    // What is torn would be whole if others were written over it and happened to complete it.
+    // A torn record would become whole if others were written over it and happened to complete it.
     for (place, record) in superseded.chain(all.torn.iter().map(|(place, record)| (place, record))) {
         core.retract(writer, Site::RecoveryRetract, *place, record);
     }
     core.fence(writer, Site::RecoveryRetract)?;
     if !all.unsettled.is_empty() {
-        // They are durable, as everything that was read.
+        // They are durable, like everything that was read.
         for (place, record) in &all.unsettled {
             let word = L::settling(geometry, (*place, record));
             L::settle(&core.medium, &mut writer.lane, Site::RecoveryOccupancy, word);
@@ -408,7 +412,7 @@ fn dismantle<L: Format, M: Medium>(
     Ok(())
 }
 
-/// Divides the blocks into free ones, ones to be refilled, and the rest.
+/// Classifies the blocks: free ones, ones to be refilled, and the rest.
 fn classify<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> (Vec<u64>, Vec<Partial>) {
     let (mut free, mut partial) = (Vec::new(), Vec::new());
     for block in first..end {
@@ -426,7 +430,7 @@ fn classify<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> (V
             }
         }
     }
-    // Those at the beginning of the file are taken first.
+    // The blocks at the beginning of the file are taken first.
     partial.reverse();
     (free, partial)
 }

@@ -8,7 +8,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Gives back what a large value needed.
+    /// Frees the memory that a large value needed.
     pub fn shrink(&mut self) {
         const KEPT_BYTES: usize = 1 << 16;
         for buffer in [&mut self.old, &mut self.new] {

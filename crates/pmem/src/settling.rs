@@ -1,4 +1,4 @@
-//! Fences, and what a client makes durable by them: what it has [left](crate::owed) to them, and its records.
+//! Fences, and what a client makes durable by them: the words it has [left](crate::owed) to them, and its records.
 
 use crate::{
     core::{Core, Sites, Writer},
@@ -12,8 +12,8 @@ use crate::{
 use std::sync::MutexGuard;
 
 impl<L: Format, M: Medium> Core<L, M> {
-    /// Waits until what the writer flushed is durable, and what it left to this fence. If that fails, nothing is accepted any
-    /// more.
+    /// Waits until what the writer flushed is durable, and also what it left to this fence. If that fails, no more
+    /// changes are accepted.
     #[inline]
     pub fn fence(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
         if writer.owed.words.is_empty() && writer.owed.full.is_empty() {
@@ -23,7 +23,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// The same without what it left, for a thread that holds the lock of a page, and so may free nothing.
+    /// The same without what it left, for a thread that holds the lock of a page and so may free nothing.
     #[inline]
     pub fn fence_alone(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
         self.watch(self.medium.fence(&mut writer.lane, site))
@@ -53,7 +53,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.free_owed(writer)
     }
 
-    /// Frees the records whose retraction a fence just made durable, and lets the stripes forget what it did.
+    /// Frees the records whose retraction a fence has just made durable, and lets the stripes forget the words that it
+    /// made durable.
     fn free_owed(&self, writer: &mut Writer<L>) -> Result<()> {
         let mut owed = std::mem::take(&mut writer.owed.words);
         let mut outcome = Ok(());
@@ -67,37 +68,37 @@ impl<L: Format, M: Medium> Core<L, M> {
         outcome
     }
 
-    /// Makes durable what the writer left to its next fence.
+    /// Makes durable what the writer has left to its next fence.
     pub fn settle_owed(&self, writer: &mut Writer<L>) -> Result<()> {
         if writer.owed.words.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
     }
 
-    /// Whether a record is valid by being right.
+    /// Whether a record is valid because its checksum is right.
     #[inline]
     pub fn is_evident(&self, record: &Record) -> bool {
         self.superblock.checksums && L::is_evident(self.geometry, record)
     }
 
-    /// Says of all records that the writer wrote, which are durable, that they must be right.
+    /// Marks all records that the writer wrote, which are durable, as ones that must be right.
     pub fn settle_page(&self, writer: &mut Writer<L>) -> Result<()> {
         if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.superblock.checksums) {
             let (block, word) = (L::block(cursor), L::begun(self.geometry, cursor));
             self.note_full(writer, block, word, true);
         }
         writer.owed.full.iter_mut().for_each(|full| full.is_due = true);
-        // After a failure it is not known what is durable.
+        // After a failure it is unknown what is durable.
         self.check_writable()?;
         if writer.owed.full.is_empty() { Ok(()) } else { self.fence(writer, Site::Occupancy) }
     }
 
-    /// Remembers to set bits in the writer's block, unless that is not the writer's any more by then.
+    /// Remembers to set bits in the writer's block, unless the block no longer belongs to the writer by then.
     pub fn note_full(&self, writer: &mut Writer<L>, block: u64, word: Option<(u64, u64)>, is_due: bool) {
         if let Some(word) = word {
             writer.owed.full.push(Full { block, word, is_due, is_pinned: false });
         }
     }
 
-    /// The writer is about to close its block: what it remembers to set there is counted as in use.
+    /// The writer is about to close its block: the bits it remembers to set there count as in use.
     pub fn pin_full(&self, writer: &mut Writer<L>) {
         writer.owed.full.retain_mut(|full| {
             full.is_pinned = full.is_pinned || self.space.block(full.block).reserve(writer.id);
@@ -105,8 +106,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         });
     }
 
-    /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes
-    /// durable what other threads, or the writer itself, left to their next fence.
+    /// Makes sure that no older record of the keys with these hashes, whose stripes the caller holds, can return: makes
+    /// durable what other threads, or the writer itself, have left to their next fence.
     pub fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
         let mut is_any = false;
         for at in hashes.filter_map(|hash| self.stripes.unsettled(hash)) {
@@ -116,7 +117,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         if is_any { self.fence(writer, Site::Unsettled) } else { Ok(()) }
     }
 
-    /// Leaves to the next fence what need not be durable before, if the stripe of the key, which the caller holds, can remember it.
+    /// Leaves a word to the next fence, if the stripe of the key, which the caller holds, can remember it; returns
+    /// whether it can.
     #[must_use]
     pub fn leave(&self, writer: &mut Writer<L>, hash: u64, at: u64, left: Left) -> bool {
         let is_left = self.stripes.remember(hash, at);
@@ -126,9 +128,9 @@ impl<L: Format, M: Medium> Core<L, M> {
         is_left
     }
 
-    /// Retracts a record that another one has taken the place of, durably or nearly so: the fence is left to the writer's next
-    /// operation if the stripe can remember the record, because until then the later record of its key counts. It lies there
-    /// durably, and a delete would look here first.
+    /// Retracts a record that another one has replaced, durably or nearly so: the fence is left to the writer's next
+    /// operation if the stripe can remember the record, because until then the later record of its key counts. That
+    /// record is durable, and a delete would check the stripe first.
     pub fn retract_replaced(
         &self,
         writer: &mut Writer<L>,
@@ -146,7 +148,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.freed(writer, place, &record)
     }
 
-    /// Makes records durable that were just written, and valid.
+    /// Makes records that were just written durable and valid.
     pub fn publish<'r>(
         &self,
         writer: &mut Writer<L>,

@@ -1,8 +1,8 @@
-//! Which blocks are free, handing them out, and giving the last ones back to the file system.
+//! Free blocks: handing them out, and returning the last ones to the file system.
 //!
-//! Nothing of this is persistent but one word: how many blocks have ever been handed out, so that recovery need not
-//! look at the rest of the file. It is raised, durably, before a block beyond it is used, several blocks at a time.
-//! Everything else follows from what the blocks hold.
+//! Only one word of this is persistent: how many blocks have ever been handed out, so that recovery need not examine
+//! the rest of the file. It is raised, durably, before a block beyond it is used, by several blocks at a time.
+//! Everything else follows from the contents of the blocks.
 //!
 //! Lock order: `growing`, then `inner`; never the other way.
 
@@ -22,21 +22,21 @@ use std::{
 };
 use vellum_base::PAGE_SIZE;
 
-/// A block that a client gave back before it was full.
+/// A block that a client returned before it was full.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partial {
     /// The block.
     pub block: u64,
-    /// What the format remembers of what is unused in it.
+    /// The format's record of its unused part.
     pub spare: Box<[u64]>,
 }
 
-/// What a block is asked for.
+/// The purpose for which a block is requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A client, for new records.
     Write,
-    /// Reclaiming, which gives back more than it takes, and for which the last block is kept.
+    /// Reclaiming, which frees more than it takes, and for which the last block is reserved.
     Reclaim,
 }
 
@@ -45,11 +45,11 @@ pub enum Purpose {
 pub struct Space {
     table: Mapping,
     geometry: Geometry,
-    /// The number recorded on the medium is raised by so many blocks at a time.
+    /// By how many blocks the number recorded on the medium is raised at a time.
     step: u64,
     growing: Mutex<()>,
     inner: Mutex<Inner>,
-    /// Blocks that were given back to the file system.
+    /// Blocks that were returned to the file system.
     returned: AtomicU64,
 }
 
@@ -59,27 +59,27 @@ struct Inner {
     partial: Vec<Partial>,
     /// The block after the last that was handed out.
     end: u64,
-    /// What is recorded of it.
+    /// The recorded value of `end`.
     recorded: u64,
-    /// From this block on the medium grew since it was opened, and nothing was written there.
+    /// From this block on the medium has grown since it was opened, and nothing was written there.
     fresh_from: u64,
 }
 
-/// What is free.
+/// The numbers of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceCounts {
-    /// Blocks handed out and not given back to the file system.
+    /// Blocks handed out and not returned to the file system.
     pub blocks: u64,
     /// Of these, those that are not in use.
     pub free: u64,
-    /// Blocks that clients gave back unfinished.
+    /// Blocks that clients returned before they were full.
     pub partial: u64,
-    /// Blocks that were given back to the file system so far.
+    /// Blocks that were returned to the file system so far.
     pub returned: u64,
 }
 
 impl Space {
-    /// For a store of at most so many bytes, of which nothing is known yet.
+    /// The space of a store of at most `bytes_max` bytes, of which nothing is known yet.
     ///
     /// # Errors
     /// If there is not enough address space.
@@ -106,7 +106,8 @@ impl Space {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Changes of the lists are single operations: a panic elsewhere leaves them right, or a block unused.
+        // Changes of the lists are single operations: after a panic elsewhere the lists are right, or a block stays
+        // unused.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +115,7 @@ impl Space {
         self.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what recovery found; `held_bytes` the medium had before anything grew.
+    /// Takes over what recovery found; `held_bytes` is the size of the medium before anything grew.
     pub fn restore(
         &self,
         end: u64,
@@ -135,7 +136,7 @@ impl Space {
         self.lock().end
     }
 
-    /// What is free.
+    /// The present numbers of blocks.
     pub fn counts(&self) -> SpaceCounts {
         let inner = self.lock();
         SpaceCounts {
@@ -146,12 +147,12 @@ impl Space {
         }
     }
 
-    /// A block that a client gave back unfinished.
+    /// Takes a block that a client returned before it was full.
     pub fn take_partial(&self) -> Option<Partial> {
         self.lock().partial.pop()
     }
 
-    /// Closes unfinished blocks that are worth compacting, so that they are.
+    /// Closes unfinished blocks that are worth compacting, so that they are compacted.
     pub fn close_partial(&self, is_worth_it: impl Fn(u64) -> bool) {
         let mut inner = self.lock();
         let (close, keep) =
@@ -183,17 +184,18 @@ impl Space {
         Some((last, inner.free.len() as u64 - trailing))
     }
 
-    /// Gives back a block that is not full, if it still is the client's.
+    /// Returns a block that is not full, if it still belongs to the client.
     pub fn give_back_partial(&self, partial: Partial, client: u16) {
         if self.block(partial.block).leave(client) {
             self.lock().partial.push(partial);
         }
     }
 
-    /// Hands out so many consecutive blocks, still called free; and says whether they read as zeroes for certain.
+    /// Hands out `count` consecutive blocks, still marked as free; also returns whether they are known to read as
+    /// zeroes.
     ///
     /// # Errors
-    /// [`PmemError::Full`](crate::PmemError::Full), or what making the end durable says.
+    /// [`PmemError::Full`](crate::PmemError::Full), or if the end cannot be made durable.
     pub fn take_run<M: Medium>(
         &self,
         medium: &M,
@@ -201,7 +203,7 @@ impl Space {
         count: u64,
         purpose: Purpose,
     ) -> Result<(u64, bool)> {
-        // Writers leave one block, without which reclaiming could not begin when there is no more room.
+        // Writers leave one block, without which reclaiming could not start when space has run out.
         let left = u64::from(purpose == Purpose::Write);
         loop {
             let mut inner = self.lock();
@@ -250,7 +252,7 @@ impl Space {
         medium.fence(lane, Site::BlocksEnd)
     }
 
-    /// Takes back a block that [`BlockWord`] called free.
+    /// Takes back a block that [`BlockWord`] reported as free.
     pub fn release(&self, block: u64) {
         self.lock().free.insert(block);
     }
@@ -264,10 +266,10 @@ impl Space {
         }
     }
 
-    /// Gives the free blocks at the end of the file back to the file system; how many.
+    /// Returns the free blocks at the end of the file to the file system; returns their number.
     ///
     /// # Errors
-    /// What recording the new end, or the file system, says.
+    /// If the new end cannot be recorded, or the file system fails.
     pub fn cut<M: Medium>(&self, medium: &M, lane: &mut Lane, slack: u64) -> Result<u64> {
         let _growing = self.lock_growing();
         let mut inner = self.lock();
@@ -288,28 +290,29 @@ impl Space {
             inner.recorded = end;
         }
         medium.shrink(keep)?;
-        // What grows there again reads as zeroes.
+        // If the medium grows there again, it reads as zeroes.
         inner.fresh_from = inner.fresh_from.min(medium.capacity().div_ceil(self.geometry.block_bytes()));
         let returned = self.geometry.blocks_in(before - medium.capacity());
         self.returned.fetch_add(returned, Ordering::Relaxed);
         Ok(returned)
     }
 
-    /// Closes a block; it is free if nothing in it is live.
+    /// Closes a block, and frees it if nothing in it is live.
     pub fn close(&self, block: u64) {
         if self.block(block).close() {
             self.release(block);
         }
     }
 
-    /// A client closes its block, if it still is the client's.
+    /// Closes a block for a client, if it still belongs to the client.
     pub fn close_by(&self, block: u64, client: u16) {
         if self.block(block).close_by(client) {
             self.release(block);
         }
     }
 
-    /// A record of so many units was retracted; its block is free if that was the last and no thread writes to it.
+    /// Notes that a record of this many units was retracted; frees its block if that was the last record and no thread
+    /// writes to the block.
     pub fn retracted(&self, block: u64, units: u32) {
         if self.block(block).retracted(units) {
             self.release(block);
@@ -318,7 +321,7 @@ impl Space {
 }
 
 impl Inner {
-    /// So many consecutive free blocks, the lowest there are.
+    /// Takes `count` consecutive free blocks, the lowest ones.
     fn take_free(&mut self, count: u64) -> Option<u64> {
         if count == 1 {
             return self.free.pop_first();

@@ -1,4 +1,4 @@
-//! A store: making, opening, figures, the background thread.
+//! A store: creating, opening, statistics, the background thread.
 
 use crate::{
     core::Core,
@@ -26,13 +26,13 @@ use vellum_base::PAGE_SIZE;
 
 /// The number of segments that an index may grow to: some 3 billion entries.
 const SEGMENTS_MAX: u32 = 1 << 21;
-/// The recorded number of used blocks is raised by so many at a time.
+/// By how much the recorded number of used blocks is raised at a time.
 const END_STEP: u64 = 256;
 
-/// How often the memory is tended between two looks whether there is space to reclaim.
+/// How often the memory is tended between two checks for space to reclaim.
 const TENDED_AT_ONCE: u32 = 32;
 
-/// A store in a file. Dropped, it ends its background thread; the file is closed when the last handle is dropped.
+/// A store in a file. Dropping it ends its background thread; the file is closed when the last handle is dropped.
 ///
 /// # Examples
 /// ```
@@ -71,25 +71,25 @@ struct Signal {
     failure: Mutex<Option<String>>,
 }
 
-/// Figures of a store.
+/// Statistics of a store.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// What its records are like.
+    /// The shape of its records.
     pub shape: Shape,
-    /// Records in it.
+    /// The number of records.
     pub records: u64,
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub block_bytes: u64,
-    /// Blocks in use, those that are free among them included.
+    /// The number of blocks, including free ones.
     pub blocks: u64,
-    /// Blocks that are free.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Blocks that clients gave back unfinished.
+    /// Blocks that clients returned before they were full.
     pub blocks_unfinished: u64,
-    /// Blocks that were compacted since it was opened.
+    /// Blocks that were compacted since the store was opened.
     pub blocks_compacted: u64,
-    /// Blocks given back to the file system since it was opened.
+    /// Blocks that were returned to the file system since the store was opened.
     pub blocks_returned: u64,
     /// The size of the file in bytes.
     pub file_bytes: u64,
@@ -102,11 +102,11 @@ pub struct Statistics {
 }
 
 impl<L: Layout> Store<L> {
-    /// Makes a new store in a file that does not exist, or on a device of persistent memory.
+    /// Creates a store in a file that must not exist, or on a device of persistent memory.
     ///
     /// # Errors
-    /// If the file exists or cannot be made, the device holds something ([`Options::overwrite`] says what then), options make
-    /// no sense, or stores to it cannot be made durable as asked.
+    /// If the file exists or cannot be created, the device holds something ([`Options::overwrite`] says what happens
+    /// then), the options are invalid, or stores to it cannot be made durable as requested.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         options.check().map_err(PmemError::Options)?;
@@ -122,7 +122,7 @@ impl<L: Layout> Store<L> {
         });
         made.inspect_err(|_| {
             if !was_there {
-                // It holds nothing, and is no store.
+                // The file holds nothing, and is not a store.
                 let _ = std::fs::remove_file(path);
             }
         })
@@ -131,12 +131,12 @@ impl<L: Layout> Store<L> {
     /// Opens a store, rebuilding its index.
     ///
     /// # Errors
-    /// If the file is missing, in use, no store, of a later version or another layout, or damaged.
+    /// If the file is missing, in use, not a store, of a later version or another layout, or damaged.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         Self::open_with_progress(path, options, &|_, _| {})
     }
 
-    /// Opens a store; `progress` is told from time to time how many blocks have been looked at, of how many.
+    /// Opens a store; `progress` is called from time to time with the number of blocks examined, and their total.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -147,7 +147,7 @@ impl<L: Layout> Store<L> {
     ) -> Result<Self> {
         let path = path.as_ref();
         let superblock = describe(path)?;
-        // What the store was made with counts.
+        // The options with which the store was created take precedence.
         let capacity_bytes = options.capacity_bytes.max(superblock.chunk_bytes);
         let growth_bytes = options.growth_bytes.min(superblock.chunk_bytes);
         let options = Options {
@@ -168,24 +168,24 @@ impl<L: Layout> Store<L> {
         self.core.medium.persistence()
     }
 
-    /// Whether the system confirms that the file is persistent memory, as far as
-    /// [`persistence`](Self::persistence) needs it to be; if not, the user vouched for it.
+    /// Whether the system confirms that the file is persistent memory, as far as [`persistence`](Self::persistence)
+    /// requires it; if not, the user vouched for it.
     pub fn is_confirmed(&self) -> bool {
         self.core.medium.is_confirmed()
     }
 
-    /// The instruction that writes cache lines back, where one is used.
+    /// The instruction that writes cache lines back, if one is used.
     pub fn instruction(&self) -> Option<&'static str> {
         self.core.medium.instruction()
     }
 }
 
-/// Says what kind of store a file is, without opening it as one.
+/// Describes the store in a file, without opening it as one.
 ///
 /// # Errors
-/// If it cannot be read, or is no store.
+/// If it cannot be read, or is not a store.
 pub fn describe(path: &Path) -> Result<Superblock> {
-    // Chunk and capacity play no part in reading the first pages.
+    // Chunk and capacity do not matter for reading the first pages.
     let options = Options {
         read_only: true,
         chunk_bytes: 1 << 20,
@@ -211,14 +211,14 @@ fn check_vacant(medium: &FileMedium, path: &Path) -> Result<()> {
 }
 
 impl<L: Layout, M: Medium> Store<L, M> {
-    /// Makes a store on a medium. What the medium holds is lost.
+    /// Creates a store on a medium. The contents of the medium are lost.
     pub(crate) fn create_on(medium: M, options: &Options, segments_max: u32, end_step: u64) -> Result<Self> {
         let superblock = Superblock::new(L::shape(), options);
         let geometry = Geometry::new(superblock.pages_per_block);
         let first_block = geometry.first_block();
         let held_bytes = medium.capacity();
         Superblock::clear(&medium, &mut Lane::default(), geometry)?;
-        // Room for a block, and for the one that is kept for reclaiming.
+        // Room for one block, and for the one reserved for reclaiming.
         medium.grow(geometry.block_at(first_block + 2))?;
         superblock.write(&medium, &mut Lane::default(), first_block)?;
         let core = Self::assemble(medium, superblock, options, segments_max, end_step)?;
@@ -264,8 +264,8 @@ impl<L: Layout, M: Medium> Store<L, M> {
         Self { core, recovery, background }
     }
 
-    /// A handle for one thread that reads and writes. It has a block of its own, so that writing needs no agreement with
-    /// others until that is full; dropped, it gives the rest of the block back.
+    /// A handle for one thread that reads and writes. It has its own block, so that writing needs no coordination with
+    /// others until the block is full; when dropped, it returns the rest of the block.
     ///
     /// # Errors
     /// [`PmemError::ReadOnly`]; [`PmemError::Clients`] if there are 65 536 already.
@@ -289,12 +289,12 @@ impl<L: Layout, M: Medium> Store<L, M> {
         self.len() == 0
     }
 
-    /// What opening it found.
+    /// What recovery found when the store was opened.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Figures.
+    /// The statistics of the store.
     pub fn statistics(&self) -> Statistics {
         let core = &self.core;
         let counts = core.space.counts();
@@ -317,10 +317,10 @@ impl<L: Layout, M: Medium> Store<L, M> {
         }
     }
 
-    /// Reclaims space now, as fast as it goes. It may be called while others read and write.
+    /// Reclaims space now, as fast as possible. It may be called while others read and write.
     ///
     /// # Errors
-    /// [`PmemError::ReadOnly`], or what making changes durable says.
+    /// [`PmemError::ReadOnly`], or if changes cannot be made durable.
     pub fn reclaim(&self) -> Result<Reclaimed> {
         reclaim::now(&self.core)
     }
@@ -335,7 +335,7 @@ impl Background {
     fn start<L: Layout, M: Medium>(core: Arc<Core<L, M>>) -> Self {
         let signal = Arc::<Signal>::default();
         let own = signal.clone();
-        // Without the thread, space is reclaimed on request, or when it runs out.
+        // If the thread cannot be started, space is reclaimed on request, or when it runs out.
         let thread =
             std::thread::Builder::new().name("pmem-reclaim".into()).spawn(move || own.work(&core)).ok();
         Self { thread, signal }
@@ -343,7 +343,7 @@ impl Background {
 }
 
 impl Signal {
-    /// Sleeps; whether to end.
+    /// Sleeps; returns whether to end.
     fn sleep(&self, time: Duration) -> bool {
         let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
         if *stop || time.is_zero() {
@@ -369,7 +369,7 @@ impl Signal {
                 let failure = outcome.err().map(|error| error.to_string());
                 *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             }
-            // A little at a time: space comes first.
+            // Only a little at a time: reclaiming space has priority.
             for _ in 0..TENDED_AT_ONCE {
                 if !core.medium.tend() || pace.rest() {
                     break;
@@ -384,7 +384,7 @@ impl Drop for Background {
         *self.signal.stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It panics only on a bug, which it has reported on standard error.
+            // The thread panics only because of a bug, which the panic has reported on standard error.
             let _ = thread.join();
         }
     }

@@ -1,12 +1,12 @@
-//! Locks of keys: a thread that changes what the index says about a key holds the lock of the key's stripe.
+//! Locks of keys: a thread that changes the index entry of a key holds the lock of the key's stripe.
 //!
-//! So of the records of one key only one change is under way at a time: a crash finds at most the record that was
-//! acknowledged last and one that was not acknowledged yet, and no deleted record returns.
+//! So only one change of the records of a key is under way at a time: after a crash there are at most the record that
+//! was acknowledged last and one that was not acknowledged yet, and no deleted record returns.
 //!
-//! A stripe also remembers one word that was changed and is not known to be durable, because the thread that changed it leaves
-//! that to its next fence: that of a record that was retracted, or a word of a value. Until then the record that took its place
-//! must not be retracted for good, or the older one would return, and the value must not be changed again. So a thread that
-//! does either looks here first.
+//! A stripe also remembers one changed word that is not known to be durable, because the thread that changed it leaves
+//! it to its next fence: the word of a retracted record, or a word of a value. Until then the record that replaced the
+//! retracted one must not itself be retracted for good, or the older one would return; and the value must not be
+//! changed again. So a thread that does either looks here first.
 //!
 //! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread
 //! that holds any waits for no other stripe.
@@ -30,7 +30,7 @@ struct Stripe {
 }
 
 impl Stripes {
-    /// As many as there are.
+    /// Makes all stripes.
     pub fn new() -> Self {
         Self((0..STRIPES).map(|_| Stripe::default()).collect())
     }
@@ -45,7 +45,8 @@ impl Stripes {
     }
 
     fn lock_number(&self, number: usize) -> MutexGuard<'_, ()> {
-        // What the locks guard lies elsewhere and is right at every point where a panic can come: closures of users.
+        // The data that the locks guard lies elsewhere, and is consistent wherever a panic can occur: in closures of
+        // users.
         self.stripe(number).lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,11 +64,13 @@ impl Stripes {
         numbers.into_iter().map(|number| self.lock_number(number)).collect()
     }
 
-    /// Remembers a word that is not durable yet. Not if the stripe, whose lock the caller holds, remembers another one.
+    /// Remembers a word that is not durable yet, unless the stripe, whose lock the caller holds, remembers another one;
+    /// returns whether it does.
     #[must_use]
     pub fn remember(&self, hash: u64, at: u64) -> bool {
         let unsettled = &self.stripe(Self::number(hash)).unsettled;
-        // Relaxed: the lock orders it, and a word that was settled meanwhile is one that need not have been remembered.
+        // Relaxed: the lock orders it. A thread that misses that the old word was just settled only does not get the
+        // new one remembered.
         let is_free = unsettled.load(Ordering::Relaxed) == 0;
         if is_free {
             unsettled.store(at, Ordering::Relaxed);
@@ -75,14 +78,14 @@ impl Stripes {
         is_free
     }
 
-    /// The word that is remembered, if any. The caller holds the lock.
+    /// The remembered word, if any. The caller holds the lock.
     #[inline]
     pub fn unsettled(&self, hash: u64) -> Option<u64> {
         // Acquire: pairs with the release in `settled`, after which the word is durable.
         Some(self.stripe(Self::number(hash)).unsettled.load(Ordering::Acquire)).filter(|at| *at != 0)
     }
 
-    /// The thread that had a word remembered knows that it is durable.
+    /// Called by the thread that left the word, once the word is durable.
     #[inline]
     pub fn settled(&self, hash: u64) {
         // Release: see `unsettled`.

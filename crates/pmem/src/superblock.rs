@@ -1,4 +1,4 @@
-//! What a store is: two copies of the same superblock, written when the store is made and never again.
+//! The description of a store: two copies of the same superblock, written when the store is created and never again.
 
 use crate::{
     error::{Damage, PmemError, Result},
@@ -10,9 +10,9 @@ use crate::{
 use std::{path::Path, sync::atomic::Ordering};
 use vellum_base::{PAGE_SIZE, checksum};
 
-/// What a superblock begins with.
+/// The first bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"VELLUMPM";
-/// The version of the format. Earlier ones differ in how records lie, and are refused.
+/// The version of the format. Earlier versions differ in the layout of records, and are refused.
 pub const FORMAT_VERSION: u32 = 4;
 /// Bytes of a superblock; zeroes fill its page.
 pub const SUPERBLOCK_BYTES: usize = 72;
@@ -23,7 +23,7 @@ pub const STORE_FIXED: u32 = 1;
 /// Kind of a store: records of any size.
 pub const STORE_VARIABLE: u32 = 2;
 
-/// What a store is.
+/// The description of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Pages in a block.
@@ -36,7 +36,7 @@ pub struct Superblock {
     pub shape: Shape,
 }
 
-/// What the records of a store are like.
+/// The shape of the records of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
     /// All keys have one length and all values have one length, in bytes.
@@ -62,7 +62,7 @@ impl std::fmt::Display for Shape {
 }
 
 impl Superblock {
-    /// What a new store of this shape will be.
+    /// The superblock of a new store of this shape.
     pub fn new(shape: Shape, options: &Options) -> Self {
         Self {
             pages_per_block: options.pages_per_block,
@@ -99,7 +99,7 @@ impl Superblock {
         if !bytes.starts_with(&MAGIC) {
             return Err(if bytes.iter().all(|byte| *byte == 0) { Invalid::Empty } else { Invalid::Foreign });
         }
-        // Before the checksum, so that a later version is called that and not damage.
+        // Checked before the checksum, so that a later version is reported as that and not as damage.
         if number(8) > FORMAT_VERSION {
             return Err(Invalid::Version(number(8)));
         }
@@ -127,9 +127,9 @@ impl Superblock {
         if sane { Ok(superblock) } else { Err(Invalid::Damaged) }
     }
 
-    /// Makes whatever a medium holds mean nothing, durably: first the superblocks, so that an older store is not there in
-    /// parts, then the heads of all blocks, which are durable with the next fence. A file that was just made holds nothing, a
-    /// device may hold anything.
+    /// Durably invalidates whatever a medium holds: first the superblocks, so that no parts of an older store remain,
+    /// then the heads of all blocks, which become durable with the next fence. A file that was just created holds
+    /// nothing; a device may hold anything.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -153,7 +153,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Writes both copies, durably, and that no blocks are used.
+    /// Durably writes both copies, and records that no blocks are used.
     ///
     /// # Errors
     /// If they cannot be made durable.
@@ -162,7 +162,7 @@ impl Superblock {
         memory.word(BLOCKS_END_AT).store(checked_number(BLOCKS_END_AT, first_block), Ordering::Relaxed);
         medium.touched(BLOCKS_END_AT, 8);
         medium.flush(lane, Site::BlocksEnd, BLOCKS_END_AT, 8);
-        // Before the superblocks: where one is valid, there is a store.
+        // Before the superblocks: if one is valid, there is a store.
         medium.fence(lane, Site::BlocksEnd)?;
         let bytes = self.encode();
         for at in [0, PAGE_SIZE as u64] {
@@ -173,7 +173,7 @@ impl Superblock {
         medium.fence(lane, Site::Superblock)
     }
 
-    /// Reads it: the first valid copy counts.
+    /// Reads the superblock: the first valid copy counts.
     ///
     /// # Errors
     /// [`PmemError::NotAStore`], [`PmemError::Version`], or [`Damage::Superblocks`].
@@ -203,7 +203,7 @@ impl Superblock {
     }
 }
 
-/// Why a superblock does not count.
+/// Why a superblock is not valid.
 enum Invalid {
     Empty,
     Foreign,

@@ -1,16 +1,17 @@
 //! Changing values: in place where the change is one word, by a copy otherwise.
 //!
-//! A word is changed with one fence. The head of a record holds two checksums and a word. First the checksums of the value as
-//! it is and as it will be, and the new word, are made durable there; then the word itself is stored, where threads read it,
-//! and is left to the client's next fence. After a crash
+//! A word is changed with one fence. The head of a record holds two checksums and a word. First the checksums of the
+//! value before and after the change, and the new word, are made durable there; then the word itself is stored, where
+//! threads read it, and is left to the client's next fence. After a crash
 //!
-//! - the value has the second checksum: all of it came through; or it has the first, and
-//! - with the word of the head in some place it has the second: the change was perhaps acknowledged, and is made good; or
-//! - it has not: the head is a mixture, so the change was not acknowledged, and is not there.
+//! - the value has the second checksum: the change is complete; or it has the first, and
+//! - with the word of the head in some place it has the second: the change was perhaps acknowledged, and is completed;
+//!   or
+//! - it does not: the head is torn, so the change was not acknowledged, and did not happen.
 //!
-//! The head may be written again when the word is durable: the stripe of the key remembers it until then (`stripes.rs`). A
-//! reader that sees the word sees what is durable, so it needs no lock. Values of more than a page, and stores without
-//! checksums, have the lock of the page and, with checksums, two fences.
+//! The head may be overwritten once the word is durable: the stripe of the key remembers the word until then
+//! (`stripes.rs`). A reader that sees the word sees a durable change, so it needs no lock. Values of more than a page,
+//! and stores without checksums, use the lock of the page and, with checksums, two fences.
 
 use crate::{
     core::{Core, ONE, Writer},
@@ -26,7 +27,7 @@ use crate::{
 use std::sync::atomic::Ordering;
 
 impl<L: Format, M: Medium> Core<L, M> {
-    /// Changes the value of a key by a function of it; whether the key was there.
+    /// Changes the value of a key by a function; returns whether the key was there.
     pub fn update(
         &self,
         writer: &mut Writer<L>,
@@ -53,7 +54,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
         let Scratch { old, new } = &mut *scratch;
         record.load_value(&self.medium, old);
-        // A damaged value must not be given checksums that are right.
+        // A damaged value must not get matching checksums.
         let mut old_sum = 0;
         if self.superblock.checksums {
             let sound = record.sound_sum(&self.medium, key, old);
@@ -85,8 +86,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// Changes one word of a value where it lies. Before that the checksums of both values are made durable, so that
-    /// the record is right whether the word makes it or not.
+    /// Changes one word of a value in place. Before that, the checksums of both values are made durable, so that the
+    /// record is right whether or not the word reaches the memory.
     fn update_word(
         &self,
         writer: &mut Writer<L>,
@@ -121,7 +122,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(())
     }
 
-    /// Changes one word of a value of a key, whose stripe the caller holds, with one fence: see above.
+    /// Changes one word of a value, with one fence: see above. The caller holds the stripe of the key.
     fn update_evident(
         &self,
         writer: &mut Writer<L>,
@@ -149,7 +150,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.medium.flush(&mut writer.lane, Site::UpdateHead, record.sums_at(), 2 * WORD);
         self.fence(writer, Site::UpdateHead)?;
         let at = record.value_at() + (number * WORD) as u64;
-        // Release: a thread that sees the word sees what is durable.
+        // Release: a thread that sees the word sees a durable change.
         memory.word(at).store(word, Ordering::Release);
         self.medium.touched(at, WORD);
         if !self.leave(writer, hash, at, Left::Word) {

@@ -1,12 +1,13 @@
 //! Ranges of entries whose steps return futures, for any runtime.
 //!
-//! A step goes as far as it can on the thread that polls it. If the next leaf is not in memory, the [driver](crate::asynchronous) of
-//! the database reads it, by looking up a key that belongs there, and the step goes on when it has. A value of more than 1 KiB comes
-//! from the driver too. Meanwhile the cursor's own reads ahead are under way, as for a range that waits.
+//! A step goes as far as it can on the thread that polls it. If the next leaf is not in memory, the
+//! [driver](crate::asynchronous) of the database reads it, by looking up a key that belongs there, and then the step
+//! continues. The driver also reads values of more than 1 KiB. Meanwhile the cursor's own read-ahead goes on, as for a
+//! blocking range.
 //!
-//! What the driver has read may be evicted before the task gets its turn. After a few attempts, and for what no lookup in the present
-//! table brings into memory (an earlier version in a file, a table that was cleared since the transaction began), the step waits where
-//! it is.
+//! What the driver has read may be evicted before the task runs again. After a few attempts, the step waits in place.
+//! It also does so for anything that no lookup in the present table brings into memory: an earlier version in a file,
+//! or a table that was cleared since the transaction began.
 
 use crate::{
     Entries, KeyRange, KeyType, Result, Table, Task, Transaction, ValueType,
@@ -23,12 +24,12 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The entries of a range, in the order of their keys, each as a future: of [`Table::range_async`](crate::Table::range_async) and
-/// [`Transaction::range_async`](crate::Transaction::range_async). Entries in memory are there at the first poll; what has to be read
-/// keeps the task waiting, and not the thread.
+/// The entries of a range, in key order, each as a future: made by [`Table::range_async`](crate::Table::range_async)
+/// and [`Transaction::range_async`](crate::Transaction::range_async). Entries in memory are ready at the first poll;
+/// while something has to be read, the task waits, not the thread.
 ///
-/// Both ends may be taken from in turn: each entry comes once. It shows what [`Entries`] shows; after an error it ends. A future of
-/// a step that is dropped loses no entry: the next step returns it.
+/// Entries may be taken from both ends in turn: each entry comes once. It returns the same entries as [`Entries`];
+/// after an error it ends. Dropping a future of a step loses no entry: the next step returns it.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -51,7 +52,7 @@ use std::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A `Stream` of the crate `futures`: `stream::poll_fn(move |context| entries.poll_next(context))`.
+/// To make a `Stream` of the crate `futures`: `stream::poll_fn(move |context| entries.poll_next(context))`.
 #[must_use = "nothing is read before it is asked for"]
 pub struct AsyncEntries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     entries: Entries<'t, K, V>,
@@ -65,7 +66,7 @@ struct Wait {
     /// What the driver is reading.
     fetch: Option<Arc<Slot>>,
     fetches: u32,
-    /// The key of an entry that the cursor has stepped over, whose value is to be read yet.
+    /// The key of an entry that the cursor has stepped over, and whose value is still to be read.
     key: Option<Vec<u8>>,
 }
 
@@ -90,12 +91,12 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
         poll_fn(|context| self.poll_next_back(context)).await
     }
 
-    /// [`next`](Self::next) as a function that is polled, for a `Stream`.
+    /// [`next`](Self::next) as a poll function, for a `Stream`.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
         self.poll_of(End::Front, context)
     }
 
-    /// [`next_back`](Self::next_back) as a function that is polled.
+    /// [`next_back`](Self::next_back) as a poll function.
     pub fn poll_next_back(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
         self.poll_of(End::Back, context)
     }
@@ -141,11 +142,11 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
                 };
                 wait.fetches = 0;
                 let key = wait.key.take().unwrap_or_default();
-                // It may have been removed meanwhile.
+                // The entry may have been removed meanwhile.
                 let Some(value) = value else { continue };
                 return Poll::Ready(Ok(Some((table.key_of::<K>(&key)?, table.value_of::<V>(value.into())?))));
             }
-            // If the driver cannot read something, the step says why.
+            // If the driver cannot read something, the step reports why.
             if !may_wait && let Some(key) = self.entries.prepare(end)? {
                 wait.fetches += 1;
                 let leaf = Task::GetPart { offset: 0, length: 0 };
@@ -209,7 +210,8 @@ impl Transaction {
         self.range(table, range).map(AsyncEntries::of)
     }
 
-    /// [`range_async`](Self::range_async) of what need not stay as it is: see [`range_untracked`](Self::range_untracked).
+    /// [`range_async`](Self::range_async) of entries that need not stay unchanged: see
+    /// [`range_untracked`](Self::range_untracked).
     ///
     /// # Errors
     /// As for `range_async`.

@@ -1,7 +1,7 @@
 //! Transactions that are run by tasks, and run again after conflicts.
 //!
-//! A task may go on in another thread after each `await`, and its thread does other work meanwhile. So precedence is not that of a
-//! thread: the tasks of a database take [turns](crate::turns).
+//! A task may continue on another thread after each `await`, and its thread does other work meanwhile. So precedence
+//! cannot belong to a thread: the tasks of a database take [turns](crate::turns).
 
 use crate::{
     Database, Error, Result, Transaction, TransactionOptions,
@@ -18,14 +18,17 @@ use std::{
 use vellum_txn::TxnError;
 
 impl Database {
-    /// [`run`](Self::run) for tasks of any runtime: runs a transaction and commits it, and runs it again after conflicts. Neither
-    /// pauses nor the wait until it is durable keep the thread from its work. `work` returns a future, which uses the transaction by its
-    /// own futures, such as [`get_async`](Transaction::get_async), and keeps no handle on it.
+    /// [`run`](Self::run) for tasks of any runtime: runs a transaction and commits it, and runs it again after
+    /// conflicts. Neither the pauses nor the wait for durability block the thread. `work` returns a future, which uses
+    /// the transaction through the transaction's own futures, such as [`get_async`](Transaction::get_async), and keeps
+    /// no handle on it.
     ///
-    /// After some conflicts a transaction gets its *turn*, one at a time: others that tasks run wait before their next attempt, up to
-    /// twice as long as its last one took, and ten seconds at most. Those of threads, by `run` or [`begin`](Self::begin), do not wait.
+    /// After several conflicts a transaction gets its *turn*, which one transaction has at a time: other tasks wait
+    /// before their next attempt, for up to twice as long as its last attempt took, and at most ten seconds.
+    /// Transactions of threads, by `run` or [`begin`](Self::begin), do not wait.
     ///
-    /// If the future is dropped the transaction is rolled back, unless it has been committed already and waits until that is durable.
+    /// If the future is dropped, the transaction is rolled back, unless it has already been committed and is only
+    /// waiting to become durable.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -54,7 +57,7 @@ impl Database {
         self.run_async_with(TransactionOptions::default(), work).await
     }
 
-    /// [`run_async`](Self::run_async) of a transaction with other options than the database's.
+    /// [`run_async`](Self::run_async), with options other than the database's.
     ///
     /// # Errors
     /// As for `run_async`.
@@ -68,7 +71,7 @@ impl Database {
     {
         let inner = self.inner();
         let mut attempts = Attempts::new(options.retry_for);
-        // The number of the first attempt's transaction, which is no other task's.
+        // The number of the first attempt's transaction, which no other task has.
         let mut number = None;
         loop {
             let turn = inner.turns.take(number, attempts.precedence()).await;
@@ -90,7 +93,8 @@ impl Database {
     }
 }
 
-/// Does the work of a transaction. Also whether something else was committed meanwhile by the thread that did a part of it.
+/// Runs the work of a transaction. Also returns whether the thread that ran a part of it committed something else
+/// meanwhile.
 async fn watched<T>(
     inner: &Arc<Inner>,
     transaction: &Transaction,

@@ -1,11 +1,12 @@
 //! Calls that return futures, for any runtime.
 //!
-//! A future tries its operation when it is polled first: what needs no waiting is done there and then. What has to
-//! wait, for the device mostly, is handed to one thread of the database, the *driver*, which is started when it is
-//! needed first. It runs all such operations as one batch, so that their reads overlap, and wakes the task that waits for each.
+//! A future tries its operation at the first poll: an operation that need not wait is done there and then. An operation
+//! that has to wait, mostly for the device, is handed to one thread of the database, the *driver*, which is started
+//! when it is first needed. The driver runs all such operations as one batch, so that their reads overlap, and wakes
+//! the task that waits for each.
 //!
-//! The driver holds handles on the database only while it has operations; it gives them up before it says that the
-//! last of them is done, so that a program that has awaited everything can close the database at once.
+//! The driver holds handles on the database only while it has operations. It drops them before it reports the last
+//! operation as done, so that a program that has awaited everything can close the database at once.
 //!
 //! Lock order: the inbox of the driver; a future's state. Neither is held while an operation runs or a waker is called.
 
@@ -27,24 +28,24 @@ use vellum_access::{AccessError, Batch};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
-/// An operation on a table that is under way, or will be when it is polled.
+/// An operation on a table that is under way, or will be once it is polled.
 ///
-/// Nothing happens before the first poll. A future that is dropped after that may leave a write done or not done.
+/// Nothing happens before the first poll. If a future is dropped after that, its write may or may not be done.
 #[must_use = "nothing happens unless it is awaited"]
 pub struct TableFuture<T> {
-    /// The handles keep the table, and the database open, until the end.
+    /// The handle keeps the table and the database open until the end.
     table: Option<Handle>,
     request: Option<(Vec<u8>, Task<Vec<u8>>)>,
     slot: Option<Arc<Slot>>,
-    /// The operation is done, and waits until it is durable.
+    /// The operation is done, and waits to become durable.
     arrival: Option<(Arrival, Owned)>,
-    /// The value cannot be encoded.
+    /// Why the value cannot be encoded.
     failed: Option<Error>,
     convert: fn(&str, Owned) -> Result<T>,
 }
 
 impl<T> TableFuture<T> {
-    /// Tries the operation without waiting, and hands it to the driver if that is not enough.
+    /// Tries the operation without waiting, and hands it to the driver if it would have to wait.
     fn begin(&mut self, waker: &Waker) -> Poll<Result<Owned>> {
         let (Some(table), Some((key, task))) = (&self.table, self.request.take()) else {
             return Poll::Pending;
@@ -62,11 +63,12 @@ impl<T> TableFuture<T> {
                 return Poll::Pending;
             }
             Ok(None) => {}
-            // It conflicts with no transaction, or says so: waiting is left to the log. Or the table has been cleared.
+            // The operation must run as a transaction, which fails if it conflicts; only the log is waited for. Or the
+            // table has been cleared.
             Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
                 return Poll::Ready(table.perform(&key, &task));
             }
-            // The driver reads what the pool has no room for.
+            // The driver reads values for which the pool has no room.
             Err(error) => match Error::from(error) {
                 error if error.is_about_room() => {}
                 error => return Poll::Ready(Err(error)),
@@ -85,7 +87,7 @@ pub(crate) fn hand_over(table: &Handle, key: Vec<u8>, task: Task<Vec<u8>>, waker
     let order = Order { inner, open, key, task, slot: Owed::new(slot.clone()) };
     match table.inner.driver.get_or_init(|| Driver::start(run_orders)) {
         Some(driver) => driver.put(order),
-        // The system has no room for a thread: then the operation is done here, and waits.
+        // The system cannot start a thread: the operation is done here, and blocks.
         None => run_orders(vec![order], &Vec::new),
     }
     slot
@@ -125,7 +127,7 @@ impl<T> Future for TableFuture<T> {
                 Ok(Owned::Written(Written::Inserted | Written::Replaced) | Owned::Removed(true)),
             ) = (&table, &result)
             {
-                // It may have been polled inside a transaction, while the driver did it.
+                // The future may have been polled inside a transaction, while the driver ran the operation.
                 running::note_commit(&table.inner);
             }
             let name = table.as_ref().map_or("", |table| &*table.name);
@@ -135,8 +137,8 @@ impl<T> Future for TableFuture<T> {
 }
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
-    /// [`get`](Self::get) as a future, for any runtime. A value that is in memory is there at the first poll;
-    /// reads of many such futures overlap.
+    /// [`get`](Self::get) as a future, for any runtime. A value in memory is ready at the first poll; the reads of many
+    /// such futures overlap.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -203,7 +205,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     }
 }
 
-/// What a write found; that of anything else means nothing.
+/// The result of a write; for other answers the result means nothing.
 pub(crate) fn written(answer: &Owned) -> Written {
     match answer {
         Owned::Written(written) => *written,
@@ -219,7 +221,7 @@ struct UnderWay {
     _writing: Option<Writing>,
 }
 
-/// Runs orders of one database, and those that `more` gives in between, until all are done.
+/// Runs orders of one database, and further orders that `more` returns in between, until all are done.
 fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
     let mut under_way: Vec<Option<UnderWay>> = Vec::new();
@@ -259,7 +261,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                         return table.perform(&key, &task);
                     }
                     match table.refused(error) {
-                        // The pool has no room for the value: it is read past it.
+                        // The pool has no room for the value: it is read past the pool.
                         error if is_get && error.is_about_room() => {
                             table.read_whole(table.tree(), &key).map(Owned::Value)
                         }
@@ -278,7 +280,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
         }
         done.drain(..).for_each(|(slot, result)| slot.fill(result));
     }
-    // A program that has awaited the last of them may close the database at once.
+    // A program that has awaited the last of these may close the database at once.
     drop(batch);
     drop(inner);
     done.drain(..).for_each(|(slot, result)| slot.fill(result));

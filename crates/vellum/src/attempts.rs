@@ -1,50 +1,51 @@
-//! The attempts of a transaction that is run until it meets no conflict.
+//! The attempts of a transaction that is run again until it meets no conflict.
 
 use crate::{Error, Result};
 use std::{ops::ControlFlow, time::Duration};
 use vellum_base::primitive::{Instant, random};
 
-/// After so many conflicts a transaction gets precedence.
+/// After this many conflicts a transaction gets precedence.
 const PATIENCE: u32 = 8;
-/// How long that lasts at least and at most.
+/// How long precedence lasts at least and at most.
 const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
-/// So many conflicts with precedence, each after something else was committed inside the transaction, are conflicts with that.
+/// This many conflicts in spite of precedence, each after something else was committed inside the transaction, count as
+/// conflicts with that.
 const OWN_CONFLICTS: u32 = 8;
 
-/// For how long a transaction is tried that conflicts with another one of its own thread, unless its caller says how long. That thread may
-/// have given the other one to another thread, which ends it.
+/// For how long a transaction is retried that conflicts with another one of its own thread, unless its caller sets a
+/// limit. The thread may have given the other transaction to another thread, which ends it.
 const HELD: Duration = Duration::from_secs(5);
 
-/// How often a transaction has been tried.
+/// The history of a transaction's attempts.
 pub(crate) struct Attempts {
     start: Instant,
     retry_for: Option<Duration>,
     begun: Instant,
-    /// How long the last one took.
+    /// How long the last attempt took.
     took: Duration,
     conflicts: u32,
     own_conflicts: u32,
 }
 
 impl Attempts {
-    /// None yet; after so long a time, if it is limited, a conflict is the end.
+    /// No attempts yet. After `retry_for`, if that is given, a conflict is final.
     pub fn new(retry_for: Option<Duration>) -> Self {
         let now = Instant::now();
         Self { start: now, retry_for, begun: now, took: Duration::ZERO, conflicts: 0, own_conflicts: 0 }
     }
 
-    /// For how long the next one has precedence at most, if it has.
+    /// For how long the next attempt has precedence at most, if it has.
     pub fn precedence(&self) -> Option<Duration> {
         (self.conflicts >= PATIENCE).then(|| (2 * self.took).clamp(PRECEDENCE.0, PRECEDENCE.1))
     }
 
-    /// The next one begins.
+    /// The next attempt begins.
     pub fn begin(&mut self) {
         self.begun = Instant::now();
     }
 
-    /// What has become of it, unless it is to be tried again. If it `may_be_own`, nothing but what was committed inside the transaction
-    /// is likely to have been in its way.
+    /// The outcome of an attempt, unless it is to be repeated. If it `may_be_own`, probably only what was committed
+    /// inside the transaction was in its way.
     pub fn end<T>(&mut self, done: Result<T>, may_be_own: bool) -> ControlFlow<Result<T>> {
         match done {
             Err(Error::Conflict { table, key, .. }) if may_be_own && self.own_conflicts >= OWN_CONFLICTS => {
@@ -60,13 +61,13 @@ impl Attempts {
         }
     }
 
-    /// Whether it has been tried for so long that it would conflict for ever with a transaction of its own thread. The caller has not said
-    /// how long it is to be tried.
+    /// Whether it has been retried for so long that a conflict with a transaction of its own thread would go on for
+    /// ever. False if the caller has set a time limit.
     pub fn is_over_if_held(&self) -> bool {
         self.retry_for.is_none() && self.start.elapsed() >= HELD
     }
 
-    /// How long the pause is after a conflict: longer each time, up to 2 ms.
+    /// The pause after a conflict: longer each time, up to 2 ms.
     pub fn pause(&self) -> Duration {
         let longest = 1u64 << self.conflicts.min(10);
         Duration::from_micros(longest + random() % longest)

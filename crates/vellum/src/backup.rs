@@ -1,6 +1,7 @@
-//! Backups: made while the database is used, and databases made of them.
+//! Backups, made while the database is in use, and databases restored from them.
 //!
-//! What is made has a name of its own until it is whole and durable, and takes the place of nothing.
+//! The file that is being made has a temporary name until it is complete and durable, and never replaces an existing
+//! file.
 
 use crate::{Database, Error, Options, Recovery, Result, log_place};
 use std::{
@@ -17,10 +18,10 @@ use vellum_txn::{
 };
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
 
-/// What is added to the name of what is not whole yet.
+/// The suffix of the name of an incomplete file.
 const UNFINISHED: &str = ".unfinished";
 
-/// How to make a backup: see [`Database::backup_with`].
+/// Options of a backup: see [`Database::backup_with`].
 #[derive(Default)]
 #[must_use = "options do nothing until a backup is made with them"]
 pub struct BackupOptions<'o> {
@@ -29,14 +30,14 @@ pub struct BackupOptions<'o> {
 }
 
 impl<'o> BackupOptions<'o> {
-    /// Makes an increment: only what may have changed since another backup of this database was made, a full one or an
-    /// increment. All pages are read, and few are written.
+    /// Makes an increment: it holds only what may have changed since another backup of this database, which is a full
+    /// one or an increment itself. All pages are read, but few are written.
     pub fn since(mut self, former: &'o Backup) -> Self {
         self.former = Some(former);
         self
     }
 
-    /// Is told how far it has come, now and then. If it returns false, the backup ends, and nothing of it is kept.
+    /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept.
     pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
         self.progress = Some(progress);
         self
@@ -44,16 +45,17 @@ impl<'o> BackupOptions<'o> {
 }
 
 impl Database {
-    /// Makes a backup while other threads go on: one file, which holds all that was committed before it was begun, and of what is
-    /// committed meanwhile everything up to some commit. [`Backup::restore`] makes a database of it.
+    /// Makes a backup while other threads keep working. The result is one file. It holds everything that was committed
+    /// before the backup began, and of what is committed meanwhile everything up to some commit. [`Backup::restore`]
+    /// makes a database from it.
     ///
-    /// Pages are read past the pool and their checksums are compared. The log since the beginning is kept until it has been
-    /// copied, and what is freed at the end is not used again for a moment. The file has the name that is asked for once it is
-    /// whole and durable; until then `.unfinished` is added to it.
+    /// Pages are read past the pool and their checksums are verified. The log written since the backup began is kept
+    /// until it has been copied, and towards the end freed pages are not reused for a moment. Until the file is
+    /// complete and durable, its name ends in `.unfinished`.
     ///
     /// # Errors
-    /// [`BackupError`]: if there is something in its place, it cannot be written, or pages of the database are damaged. The
-    /// database is as it was.
+    /// [`BackupError`]: if the target already exists or cannot be written, or pages of the database are damaged. The
+    /// database is unaffected.
     ///
     /// # Examples
     /// ```
@@ -78,13 +80,13 @@ impl Database {
     /// As [`backup`](Self::backup), or an increment: see [`BackupOptions`].
     ///
     /// # Errors
-    /// As for `backup`; [`BackupError::Order`] if the former backup is not one of this database, or the database was restored
-    /// from a backup since.
+    /// As for `backup`; [`BackupError::Order`] if the former backup is not of this database, or the database was
+    /// restored from a backup since.
     pub fn backup_with(&self, target: impl AsRef<Path>, options: BackupOptions<'_>) -> Result<BackupSummary> {
         self.backup_to(&Target::at(target.as_ref()), options)
     }
 
-    /// As [`backup_with`](Self::backup_with), in a directory that may be a simulated one.
+    /// As [`backup_with`](Self::backup_with), in a directory that may be simulated.
     ///
     /// # Errors
     /// As for `backup_with`.
@@ -108,7 +110,7 @@ impl Database {
     }
 }
 
-/// How to restore a database: see [`Backup::restore_with`].
+/// Options for restoring a database: see [`Backup::restore_with`].
 #[derive(Default)]
 #[must_use = "options do nothing until a database is restored with them"]
 pub struct RestoreOptions<'o> {
@@ -119,68 +121,71 @@ pub struct RestoreOptions<'o> {
 }
 
 impl<'o> RestoreOptions<'o> {
-    /// Goes on with what was committed after the backup, from this archive of the log: see [`Options::log_archive`]. Everything
-    /// that was committed up to the [target](Self::until) is there then, and nothing after it, nor in part.
+    /// Continues with what was committed after the backup, from this archive of the log: see [`Options::log_archive`].
+    /// The restored database then holds everything that was committed up to the [target](Self::until), and nothing
+    /// after it, not even in part.
     pub fn archive(self, directory: impl AsRef<Path>) -> Self {
         self.archive_in(Arc::new(DiskDirectory::new(directory.as_ref())))
     }
 
-    /// As [`archive`](Self::archive), in a directory that may be a simulated one.
+    /// As [`archive`](Self::archive), in a directory that may be simulated.
     pub fn archive_in(mut self, directory: Arc<dyn Directory>) -> Self {
         self.archive = Some(directory);
         self
     }
 
-    /// Goes on, where the archive ends, with the log of the lost database, if that is left: see [`Database::log_path`]. It is not changed.
+    /// Continues, where the archive ends, with the log of the lost database, if that still exists: see
+    /// [`Database::log_path`]. The log is not changed.
     pub fn log(self, directory: impl AsRef<Path>) -> Self {
         self.log_in(Arc::new(DiskDirectory::new(directory.as_ref())))
     }
 
-    /// As [`log`](Self::log), in a directory that may be a simulated one.
+    /// As [`log`](Self::log), in a directory that may be simulated.
     pub fn log_in(mut self, directory: Arc<dyn Directory>) -> Self {
         self.log = Some(directory);
         self
     }
 
-    /// Up to where the archive is followed. Default to its end.
+    /// How far the archive is followed. By default to its end.
     pub fn until(mut self, until: Until) -> Self {
         self.until = until;
         self
     }
 
-    /// Is told how many pages of how many were written. If it returns false, the restoring ends, and nothing of it is kept.
+    /// Reports how many pages of how many have been written. If `progress` returns false, the restore ends and nothing
+    /// of it is kept.
     pub fn progress(mut self, progress: &'o mut dyn FnMut(u64, u64) -> bool) -> Self {
         self.progress = Some(progress);
         self
     }
 }
 
-/// A backup that is whole, opened to be restored, or to make an increment that follows on it.
+/// A complete backup, opened to restore it or to make an increment based on it.
 pub struct Backup {
     file: BackupFile,
 }
 
-/// What came of restoring a database.
+/// The result of restoring a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Restored {
-    /// What the log of the backup had that its pages lacked; none if it was made of a database that was closed.
+    /// What was redone from the log in the backup; none if the backup was made of a database that was closed.
     pub recovery: Option<Recovery>,
     /// The point up to which the archive was followed, if one was given.
     pub point: Option<RestoredPoint>,
 }
 
 impl Backup {
-    /// Opens a backup and looks at its beginning and its end. Other processes may do so at the same time.
+    /// Opens a backup and checks its beginning and its end. Other processes may open it at the same time.
     ///
     /// # Errors
-    /// If there is none, it is something else, of a later version, was not finished, or is damaged.
+    /// If there is no such file, or it is not a backup, is of a later version, was not finished, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let Target { directory, name, .. } = Target::at(path.as_ref());
         Self::open_in(&*directory, &name)
     }
 
-    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    /// As [`open`](Self::open), in a directory that may be simulated.
     ///
     /// # Errors
     /// As for `open`.
@@ -195,7 +200,8 @@ impl Backup {
         self.file.former().is_some()
     }
 
-    /// When it was begun and finished. What was committed before the first is in it, and nothing that was begun after the second.
+    /// When the backup was begun and finished. It contains what was committed before the first time, and nothing that
+    /// was begun after the second.
     pub fn times(&self) -> (SystemTime, SystemTime) {
         self.file.times()
     }
@@ -205,7 +211,7 @@ impl Backup {
         self.file.sizes()
     }
 
-    /// From which place on the log is needed to restore a later point in time with this backup as the last one.
+    /// The first place in the log that is needed to restore a later point in time with this backup as the last one.
     pub fn log_needed(&self) -> Lsn {
         self.file.needed()
     }
@@ -214,23 +220,24 @@ impl Backup {
         self.file.database()
     }
 
-    /// Makes a database of a full backup, and of the increments that follow on it in their order. It is closed, and holds
-    /// what was committed at one moment: the end of the last backup. It is another database from then on: an increment of
-    /// it follows on a backup of itself only.
+    /// Makes a database from a full backup and the increments based on it, in their order. The new database is closed,
+    /// and holds what was committed at one moment: the end of the last backup. It counts as a different database from
+    /// then on: an increment of it must be based on a backup of the new database.
     ///
     /// # Errors
-    /// If there is something in its place, the backups do not follow on one another or are damaged, or something cannot be
-    /// written. Nothing is left then.
+    /// If the target already exists, the backups do not follow on one another or are damaged, or something cannot be
+    /// written. After an error nothing is left.
     pub fn restore(backups: &[Self], path: impl AsRef<Path>, options: &Options) -> Result<Restored> {
         Self::restore_with(backups, path, options, RestoreOptions::default())
     }
 
-    /// As [`restore`](Self::restore), or to a later point in time, up to which the archive of the log leads: see
-    /// [`RestoreOptions`]. The log of the restored database has nothing to do with that: another archive is needed for it.
+    /// As [`restore`](Self::restore), or to a later point in time, with the archive of the log: see [`RestoreOptions`].
+    /// The restored database does not continue that archive: its own log needs another one.
     ///
     /// # Errors
-    /// As for `restore`; if parts of the archive that are needed are missing or damaged
-    /// ([`ArchiveError`](crate::ArchiveError)), and if the target lies before the end of the backup or after that of the archive.
+    /// As for `restore`; also if parts of the archive that are needed are missing or damaged
+    /// ([`ArchiveError`](crate::ArchiveError)), and if the target lies before the end of the backup or after the end of
+    /// the archive.
     ///
     /// # Examples
     /// ```
@@ -274,12 +281,12 @@ impl Backup {
         made.map_err(|source| Error::LogDirectory { path: log.clone(), source })?;
         let open = || Database::open(&unfinished, options);
         let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), how);
-        // Empty if it succeeded, and after a failure too. If it is not, it does no harm.
+        // The directory is empty, after a failure too. If it is not, it does no harm.
         let _ = std::fs::remove_dir(&log);
         restored
     }
 
-    /// As [`restore`](Self::restore), in a directory that may be a simulated one and holds the log of no other database.
+    /// As [`restore`](Self::restore), in a directory that may be simulated and holds the log of no other database.
     ///
     /// # Errors
     /// As for `restore`.
@@ -329,12 +336,12 @@ fn restore_to(
     };
     made().inspect_err(|_| {
         target.give_up();
-        // What is left is removed by the next one.
+        // The next attempt removes what is left.
         let _ = remove_segments(log);
     })
 }
 
-/// Removes the segments that an interrupted attempt has left.
+/// Removes the segments left by an interrupted attempt.
 fn remove_segments(log: &dyn Directory) -> Result<()> {
     let failed = |source| Error::from(TxnError::from(BackupError::Write { source }));
     for name in log.names().map_err(failed)? {
@@ -345,7 +352,7 @@ fn remove_segments(log: &dyn Directory) -> Result<()> {
     Ok(())
 }
 
-/// Where something is to be made.
+/// Where a file is to be made.
 struct Target {
     directory: Arc<dyn Directory>,
     name: String,
@@ -392,14 +399,15 @@ impl Target {
         opened.map_err(|error: VmError| Error::Backup(BackupError::Open(error)))
     }
 
-    /// What is made, empty: what an interrupted attempt has left is overwritten, unless that still goes on.
+    /// Opens the unfinished file, empty. What an interrupted attempt has left is overwritten, unless that attempt is
+    /// still running.
     fn open_unfinished(&self) -> Result<Arc<dyn File>> {
         let file = self.open(&self.unfinished(), CreateMode::OpenOrCreate)?;
         file.truncate(0).map_err(write_error)?;
         Ok(file)
     }
 
-    /// It is whole and durable, and gets its name, if nothing has that.
+    /// Gives the complete and durable file its name, if no file has that name.
     fn finish(&self) -> Result<()> {
         let unfinished = self.unfinished();
         if let Some(path) = &self.path {
@@ -413,7 +421,7 @@ impl Target {
                         .map_err(write_error);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(self.exists()),
-                // The file system has no second names.
+                // The file system has no hard links.
                 Err(_) => {}
             }
         }
@@ -424,7 +432,7 @@ impl Target {
             .map_err(write_error)
     }
 
-    /// Removes what is not whole. If that is refused, the next attempt overwrites it.
+    /// Removes the incomplete file. If that fails, the next attempt overwrites it.
     fn give_up(&self) {
         let _ = self.directory.remove(&self.unfinished());
     }

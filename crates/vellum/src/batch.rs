@@ -8,9 +8,9 @@ use vellum_pool::Pool;
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// The values of many keys, in their order.
     ///
-    /// The lookups overlap: while one waits for a cache line or for the device, the others go on. The more keys
-    /// there are in a call the better; from a few dozen on it is several times as fast as [`get`](Self::get) in
-    /// memory, and beyond memory it keeps up to [`Options::read_depth`](crate::Options::read_depth) reads under way.
+    /// The lookups overlap: while one waits for a cache line or for the device, the others proceed. The more keys a
+    /// call has, the better: from a few dozen on it is several times as fast as [`get`](Self::get) in memory, and
+    /// beyond memory it keeps up to [`Options::read_depth`](crate::Options::read_depth) reads under way.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -23,7 +23,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// Each lookup has its own: as for [`get`](Self::get).
+    /// Each lookup has its own error: as for [`get`](Self::get).
     pub fn multi_get<Q: AsKey<K>>(&self, keys: &[Q]) -> Vec<Result<Option<V::Owned>>> {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
@@ -33,23 +33,23 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         values
     }
 
-    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would.
+    /// Stores many values, each under its key, and returns for each what [`put`](Self::put) would.
     ///
-    /// Each is atomic by itself, and they may happen in any order: if a key occurs twice, either of its values may
-    /// be the one that stays.
+    /// Each put is atomic by itself, and they may happen in any order: if a key occurs twice, either of its values may
+    /// be the one that remains.
     ///
     /// # Errors
-    /// Each has its own: as for [`put`](Self::put).
+    /// Each has its own error: as for [`put`](Self::put).
     pub fn multi_put<Q: AsKey<K>, W: AsValue<V>>(&self, entries: &[(Q, W)]) -> Vec<Result<Put>> {
         self.multi_write(entries, Task::Upsert, Put::from)
     }
 
-    /// Replaces the values of many keys, of those that have one, and says of each whether it had.
+    /// Replaces the values of those of many keys that have one, and returns for each whether it had.
     ///
-    /// As for [`multi_put`](Self::multi_put), the order is not determined.
+    /// As for [`multi_put`](Self::multi_put), the order is unspecified.
     ///
     /// # Errors
-    /// Each has its own: as for [`update`](Self::update).
+    /// Each has its own error: as for [`update`](Self::update).
     pub fn multi_update<Q: AsKey<K>, W: AsValue<V>>(&self, entries: &[(Q, W)]) -> Vec<Result<bool>> {
         self.multi_write(entries, Task::Update, |written| written == Written::Replaced)
     }
@@ -62,7 +62,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     ) -> Vec<Result<T>> {
         let encode = |(key, value): &'e (Q, W)| Ok((key.encoded(), task(value.encoded_value()?)));
         let Ok(tasks) = entries.iter().map(encode).collect::<Result<Vec<_>>>() else {
-            // Those that can be encoded are stored all the same.
+            // Values that can be encoded are still stored.
             let alone = |entry| {
                 let (key, task) = encode(entry)?;
                 self.handle.perform(key.as_ref(), &task).map(|done| outcome(written(&done)))
@@ -81,10 +81,10 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     }
 }
 
-/// What only tables of bytes have.
+/// Operations that only tables of bytes have.
 impl Table {
-    /// As [`multi_get`](Self::multi_get), but shows each value to `visit`, in the order of the keys and with the
-    /// key's place among them, instead of collecting them.
+    /// As [`multi_get`](Self::multi_get), but instead of collecting the values calls `visit` with each, in the order of
+    /// the keys and with the key's index.
     ///
     /// `visit` may use the table; reads of the batch are under way meanwhile.
     pub fn multi_get_with<K: AsRef<[u8]>>(
@@ -95,9 +95,9 @@ impl Table {
         self.handle.multi_get_by(self.handle.tree(), keys, visit);
     }
 
-    /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has. Of a value
-    /// of up to 1 KiB no other bytes are touched; a larger one is brought into memory as a whole, and one larger than the pool
-    /// is an error: of such, [`get_part`](Self::get_part) reads no more than is needed.
+    /// As [`multi_get_with`](Self::multi_get_with), but reads only those bytes of each value that lie in `part`. Of a
+    /// value of up to 1 KiB no other bytes are touched. A larger one is brought into memory as a whole, and one larger
+    /// than the pool is an error: of such values, [`get_part`](Self::get_part) reads no more than necessary.
     pub fn multi_get_part_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -109,8 +109,8 @@ impl Table {
         });
     }
 
-    /// Lets `change` change the values of many keys where they lie, each with its key's place among them, and says of
-    /// each whether there was one: what [`modify`](Self::modify) does, several at once.
+    /// Lets `change` change the values of many keys in place, each with its key's index, and returns for each whether
+    /// there was one: like [`modify`](Self::modify), several at once.
     ///
     /// Each change is atomic by itself; if a key occurs twice, its value is changed twice. `change` must not use
     /// the database, and may be called again for a value of over 1 KiB, as for [`modify`](Self::modify).
@@ -130,7 +130,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// Each has its own: as for [`modify`](Self::modify).
+    /// Each has its own error: as for [`modify`](Self::modify).
     ///
     /// # Panics
     /// In debug builds, if `change` uses the database.
@@ -144,11 +144,11 @@ impl Table {
         all_unless(committed, changed)
     }
 
-    /// As [`multi_modify`](Self::multi_modify), but tells `visit` of each key, in their order and with its place among
-    /// them, whether there was a value, instead of collecting that. What is shown is durable when this has returned.
+    /// As [`multi_modify`](Self::multi_modify), but instead of collecting the results calls `visit` with each key's
+    /// index and whether there was a value, in the order of the keys. The changes are durable when this has returned.
     ///
     /// # Errors
-    /// If whether the changes are durable is unknown.
+    /// If it is unknown whether the changes are durable.
     pub fn multi_modify_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -170,10 +170,10 @@ impl Table {
         self.handle.inner.commit()
     }
 
-    /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were
-    /// given and with their numbers. What is shown is durable when this has returned.
+    /// Runs many operations of any kind, and calls `visit` with the answer of each, in the order in which they were
+    /// given and with their indexes. The changes are durable when this has returned.
     ///
-    /// Each is atomic by itself, and those on the same key may happen in any order.
+    /// Each operation is atomic by itself, and operations on the same key may happen in any order.
     ///
     /// ```
     /// use vellum::{Answer, Task};
@@ -212,7 +212,7 @@ impl Table {
     }
 }
 
-/// The outcomes of changes; if it is unknown whether they are durable, that is the outcome of each.
+/// The outcomes of changes; if it is unknown whether they are durable, that becomes the outcome of each.
 fn all_unless<T>(committed: Result<()>, mut outcomes: Vec<Result<T>>) -> Vec<Result<T>> {
     if let Err(error) = committed {
         outcomes

@@ -1,13 +1,13 @@
-//! What a table has only if its values are bytes: parts of them, readers, and changes where they lie.
+//! Operations of tables whose values are bytes: parts of values, readers, and changes in place.
 
 use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
 use std::{io::Read, ops::Range};
 use vellum_pool::PoolError;
 
-/// What only values that are bytes have.
+/// Operations that only values of bytes have.
 impl<K: KeyType + ?Sized> Table<K> {
-    /// Replaces the contents of `target` by the value of `key`, and returns whether there is one; without
-    /// one, `target` is empty. The fastest way to read small values, as it allocates nothing.
+    /// Replaces the contents of `target` with the value of `key`, and returns whether there is one; if there is none,
+    /// `target` is empty. The fastest way to read small values, as it allocates nothing.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -16,10 +16,11 @@ impl<K: KeyType + ?Sized> Table<K> {
         self.handle.get_into_by(self.handle.tree(), key.encoded().as_ref(), target)
     }
 
-    /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
+    /// Some bytes of the value of `key`: those in the range `part` that exist, possibly none. `None` if there is no
+    /// value.
     ///
-    /// Of a value of up to 1 KiB no other bytes are touched, so reading a few bytes of many records costs fewer
-    /// cache misses than [`get`](Self::get); of a larger one only the parts around them are read from storage. To
+    /// Of a value of up to 1 KiB no other bytes are touched, so reading a few bytes of many records costs fewer cache
+    /// misses than [`get`](Self::get); of a larger value only the parts around these bytes are read from storage. To
     /// read many parts of one large value, use a [`reader`](Self::reader).
     ///
     /// ```
@@ -40,8 +41,8 @@ impl<K: KeyType + ?Sized> Table<K> {
         Ok(self.get_part_into(key, part, &mut target)?.then_some(target))
     }
 
-    /// Replaces the contents of `target` by some bytes of the value of `key`: [`get_part`](Self::get_part) without
-    /// allocating. Returns whether there is a value; without one, `target` is empty.
+    /// Replaces the contents of `target` with some bytes of the value of `key`: [`get_part`](Self::get_part) without an
+    /// allocation. Returns whether there is a value; if there is none, `target` is empty.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -55,8 +56,8 @@ impl<K: KeyType + ?Sized> Table<K> {
         Ok(self.handle.tree().get_part_into(key.encoded().as_ref(), part, target)?)
     }
 
-    /// The value of `key`, as one slice: a small one is copied, a large one is read where it lies, and stays
-    /// latched as long as the result lives.
+    /// The value of `key` as one slice: a small value is copied, a large one is read in place, and stays latched as
+    /// long as the result lives.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -74,11 +75,12 @@ impl<K: KeyType + ?Sized> Table<K> {
         self.handle.reader(self.handle.tree(), key.encoded().as_ref())
     }
 
-    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    /// Stores the next `length` bytes of `source` under `key`, without holding all of them in memory.
     ///
     /// # Errors
-    /// As for [`put`](Self::put), and if `source` fails or ends too early. It is read once, and not before other transactions
-    /// that have changed the record have ended: if one does not, that is [`Error::Conflict`](crate::Error::Conflict).
+    /// As for [`put`](Self::put), and if `source` fails or ends too early. `source` is read only once, and only after
+    /// other transactions that have changed the record have ended: if one does not end, that is
+    /// [`Error::Conflict`](crate::Error::Conflict).
     pub fn put_from(&self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<Put> {
         let (key, handle) = (key.encoded(), &self.handle);
         if handle.is_plain() {
@@ -87,12 +89,12 @@ impl<K: KeyType + ?Sized> Table<K> {
             let written = written.map_err(|error| handle.refused(error))?;
             return handle.inner.commit().map(|()| written.into());
         }
-        // The source is read once: conflicts are met before.
+        // The source can be read only once, so conflicts must be met before.
         let mut is_read = false;
         let written = handle.change_in_turn(|tree| {
             tree.reserve(key.as_ref())?;
             if std::mem::replace(&mut is_read, true) {
-                // The snapshot was ended after that.
+                // The snapshot was ended after the source was read.
                 return Err(PoolError::Cancelled.into());
             }
             tree.upsert_from(key.as_ref(), length, source)
@@ -100,15 +102,15 @@ impl<K: KeyType + ?Sized> Table<K> {
         Ok(written.into())
     }
 
-    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
-    /// returns; `None`, without calling it, if there is no value. Atomic: no other thread reads or writes the value in
-    /// between.
+    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns the result of
+    /// `change`; returns `None` without calling it if there is no value. Atomic: no other thread reads or writes the
+    /// value in between.
     ///
-    /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
-    /// short, and do not use the database inside, which would wait for itself for ever. For a larger value `change`
-    /// works on a copy, and may be called again if another thread replaces the value meanwhile; what it returned last
-    /// counts. If it panics, the value is as it was; without a log it may be half changed, and the database cannot be closed cleanly
-    /// any more.
+    /// A value of up to 1 KiB is changed in place, without a copy, while no other thread can use its page: `change`
+    /// must be short, and must not use the database, because it would wait for itself for ever. For a larger value
+    /// `change` works on a copy, and may be called again if another thread replaces the value meanwhile; its last
+    /// result counts. If `change` panics, the value is as it was; without a log, however, it may be half changed, and
+    /// the database can no longer be closed cleanly.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -125,7 +127,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// ```
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    /// As for [`get`](Self::get) and [`put`](Self::put). After an error the value is as it was.
     ///
     /// # Panics
     /// In debug builds, if `change` uses the database.
@@ -166,7 +168,8 @@ impl Transaction {
         table.handle.reader(self.read_keys(&table.handle, [&key])?, key.as_ref())
     }
 
-    /// Stores the next `length` bytes of `source` under a key, without holding them in memory at once. See [`Table::put_from`].
+    /// Stores the next `length` bytes of `source` under a key, without holding all of them in memory. See
+    /// [`Table::put_from`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -182,7 +185,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As for [`put`](Self::put). If `source` fails or ends too early nothing has happened.
+    /// As for [`put`](Self::put). If `source` fails or ends too early, nothing has happened.
     pub fn put_from<K: KeyType + ?Sized>(
         &self,
         table: &Table<K>,

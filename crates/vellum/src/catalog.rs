@@ -1,9 +1,10 @@
-//! The catalog: a tree from the names of tables to where they are, and of what types.
+//! The catalog: a tree that maps the names of tables to their places and types.
 //!
-//! A record has the kind of the table (1: a B+tree from bytes to bytes; 2: the directory of a heap of objects, which is such a tree), zeroes, and the page of the tree's root, each as a
-//! little-endian number of 64 bits. Fields follow, of which a table from bytes to bytes has none: a tag in a byte, a length in two,
-//! and as many bytes. A field that is not known is passed over if its tag is 128 or more; otherwise the table cannot be used
-//! without knowing it, and the record is refused. The catalog's own root is in the file's first root slot.
+//! A record consists of the kind of the table (1: a B+tree from bytes to bytes; 2: the directory of a heap of objects,
+//! which is such a tree), zeroes, and the page of the tree's root, each as a little-endian number of 64 bits. Fields
+//! follow, of which a table from bytes to bytes has none: a one-byte tag, a two-byte length, and that many bytes. An
+//! unknown field is skipped if its tag is 128 or more; otherwise the table cannot be used without understanding it, and
+//! the record is refused. The catalog's own root is in the file's first root slot.
 
 use crate::{Error, NamesTable, Result, ValueType};
 use std::ops::Bound;
@@ -11,7 +12,7 @@ use vellum_access::{RecordGroup, Tree};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{Pool, PoolError};
 
-/// The longest name of a table, in bytes.
+/// The maximum length of a table's name, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// The root slot that holds the catalog's root.
 pub(crate) const CATALOG_SLOT: usize = 0;
@@ -24,27 +25,28 @@ const KEY_TYPE: u8 = 1;
 const VALUE_TYPE: u8 = 2;
 /// The field of a table that keeps no versions; it is empty.
 const PLAIN: u8 = 3;
-/// Fields from here on may be passed over.
+/// Tags from here on may be skipped.
 const OPTIONAL: u8 = 128;
-/// The longest name of a type, in bytes.
+/// The maximum length of a type's name, in bytes.
 const TYPE_BYTES_MAX: usize = 400;
 
-/// The keys of trees that may have to be freed begin with this, as no name does; the page of the root follows, big-endian.
+/// The first byte of the keys of trees that may have to be freed, with which no name begins; the page of the root
+/// follows, big-endian.
 pub(crate) const DOOMED: [u8; 1] = [0xff];
 
-/// What the catalog says of a table.
+/// The catalog's record of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TableRecord {
     pub root: PageId,
     /// The types of keys and values.
     pub types: (String, String),
-    /// It keeps no versions.
+    /// Whether it keeps no versions.
     pub is_plain: bool,
-    /// It is the directory of a heap of objects, and no table for a program.
+    /// Whether it is the directory of a heap of objects, and not a table for programs.
     pub is_heap: bool,
 }
 
-/// The types of a table as it is named.
+/// The types in the name of a table.
 pub(crate) fn types_of<N: NamesTable>() -> (String, String) {
     (<N::Key as ValueType>::type_name(), <N::Value as ValueType>::type_name())
 }
@@ -70,7 +72,7 @@ impl TableRecord {
         Err(Error::TableTypes { name: name.to_owned(), stored: self.types.clone(), wanted: types })
     }
 
-    /// Makes sure that it is a table, whatever its types, and no heap.
+    /// Makes sure that it is a table of any types, and not a heap.
     pub(crate) fn expect_table(&self, name: &str) -> Result<()> {
         if self.is_heap { Err(Error::IsHeap { name: name.to_owned() }) } else { Ok(()) }
     }
@@ -128,8 +130,8 @@ pub(crate) fn create(pool: &Pool) -> Result<()> {
     Ok(pool.set_root_slot(CATALOG_SLOT, tree.root().0)?)
 }
 
-/// Makes sure that there is a catalog: its creation may have been interrupted after its first page was logged and before the
-/// root was kept. Nothing else is in the file then. Returns whether something had to be done.
+/// Makes sure that there is a catalog: its creation may have been interrupted after its first page was logged and
+/// before the root was stored. The file contains nothing else then. Returns whether something had to be done.
 pub(crate) fn complete(pool: &Pool) -> Result<bool> {
     if pool.root_slot(CATALOG_SLOT) != 0 {
         return Ok(false);
@@ -149,7 +151,7 @@ pub(crate) fn tree(pool: &Pool) -> Tree<'_, Pool> {
     Tree::open(pool, PageId(pool.root_slot(CATALOG_SLOT)))
 }
 
-/// Whether a catalog can hold this record.
+/// Whether a catalog can contain this record.
 pub(crate) fn is_record(key: &[u8], value: &[u8]) -> bool {
     let is_name = (1..=NAME_BYTES_MAX).contains(&key.len()) && str::from_utf8(key).is_ok();
     let is_doomed = key.starts_with(&DOOMED) && key.len() == DOOMED.len() + size_of::<u64>();
@@ -164,12 +166,12 @@ pub(crate) fn find(catalog: Tree<'_, Pool>, name: &str) -> Result<Option<TableRe
     }
 }
 
-/// The key of a tree that may have to be freed.
+/// The key of the doomed record of a tree.
 pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
     [&DOOMED[..], &root.0.to_be_bytes()].concat()
 }
 
-/// Makes an empty tree together with a record that it is to be freed: see [`schema`](crate::schema).
+/// Makes an empty tree together with a record that dooms it: see [`schema`](crate::schema).
 pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     let mut group = RecordGroup::begin(pool);
     let root = Tree::create_in(&mut group)?.root();
@@ -181,7 +183,7 @@ pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     }
 }
 
-/// Frees a tree that is to be freed, together with the record that says so. It is not used any more.
+/// Frees a doomed tree together with its doomed record. The tree must not be in use any more.
 pub(crate) fn free(pool: &Pool, root: PageId) -> Result<()> {
     let key = doomed_key(root);
     if tree(pool).get(&key)?.is_none() {

@@ -1,4 +1,4 @@
-//! Compaction: what lies at the end of the file is moved to free places nearer to its beginning, and the file is cut.
+//! Compaction: moves pages from the end of the file to free places nearer to its beginning, and cuts the file.
 
 use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, shared::Inner};
 use std::{
@@ -8,45 +8,48 @@ use std::{
 use vellum_access::Relocation;
 use vellum_base::{PAGE_SIZE, PageId};
 
-/// What [`Database::compact`] has done so far.
+/// The progress and the result of [`Database::compact`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Compaction {
-    /// How many nodes have been looked at; those of all tables, several times if need be.
+    /// How many nodes of all tables have been examined; a node may count several times.
     pub nodes_seen: u64,
     /// How many nodes have been moved.
     pub nodes_moved: u64,
     /// How many large values have been moved.
     pub values_moved: u64,
-    /// How many pages could not be moved when they were met last: roots, large values for which no place is free in one piece or that
-    /// another transaction is changing, and those that are larger than an eighth of the pool.
+    /// How many pages could not be moved in the last pass: roots; large values for which there is no contiguous free
+    /// place, or that another transaction is changing; and large values of more than an eighth of the pool.
     pub pages_left: u64,
-    /// How many bytes the file had when it began.
+    /// The size of the file in bytes before the compaction.
     pub file_bytes_before: u64,
-    /// How many bytes the file has.
+    /// The current size of the file in bytes.
     pub file_bytes: u64,
 }
 
-/// How a compaction goes on.
+/// How a pass of a compaction ended.
 enum Outcome {
-    /// It was told to end.
+    /// The callback stopped it.
     Ended,
-    /// Everything has been looked at.
+    /// Everything has been examined.
     Whole,
 }
 
 impl Database {
-    /// Gives the file system back what the database does not need any more, after much of it was removed, while other threads
-    /// and transactions go on: nodes and large values at the end of the file are moved to free places nearer to its beginning, nodes that are
-    /// nearly empty are merged, and the file is cut. All of it is logged; a crash loses nothing, and what has been moved stays moved.
+    /// Returns space to the file system that the database no longer needs after much of it was removed, while other
+    /// threads and transactions keep working. Nodes and large values at the end of the file are moved to free places
+    /// nearer to its beginning, nodes that are nearly empty are merged, and the file is cut. All of this is logged; a
+    /// crash loses nothing, and what has been moved stays moved.
     ///
-    /// It takes one look at each node of the tables, and one thread at a time. Snapshots that are open keep what they need,
-    /// wherever it lies. Roots of tables stay where they are, so a table that was created last, in a large file, may keep the file
-    /// from becoming shorter. A large value that is moved counts as stored again by a transaction of its own: one that changes
-    /// it as well may conflict, and a feed of changes tells it as replaced.
+    /// Each pass examines every node of the tables, and only one thread compacts at a time. Open snapshots keep what
+    /// they need, wherever it lies. Roots of tables are not moved, so a table that was created last, in a large file,
+    /// may keep the file from becoming shorter. A large value that is moved counts as stored again by its own
+    /// transaction: another transaction that changes the value may conflict, and a feed of changes reports it as
+    /// replaced.
     ///
-    /// `go_on` is told now and then what has been done. If it returns false, the compaction ends, and the file is cut as far as that
-    /// can be done by then. It may use the database, but not compact it: that waits for this one.
+    /// `go_on` is called now and then with the progress. If it returns false, the compaction ends, and the file is cut
+    /// as far as possible by then. `go_on` may use the database, but not compact it: that would wait for this
+    /// compaction.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -61,20 +64,20 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// If a page cannot be read or written. What has been done stays, and it may be tried again. [`Error::NestedCompaction`] inside `go_on`
-    /// of the same database.
+    /// If a page cannot be read or written. What has been done stays, and the call may be repeated.
+    /// [`Error::NestedCompaction`] if called inside `go_on` of the same database.
     pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
-        /// What part of what is in use the file may be longer than that: at first, and if that cannot be had.
+        /// By which fraction of the allocated space the file may exceed it: at first, and if that cannot be reached.
         const SLACK: [u64; 3] = [64, 8, 2];
         let inner = self.inner();
         let _mark = Mark::set(Arc::as_ptr(inner).addr()).ok_or(Error::NestedCompaction)?;
         let _turn = inner.compaction.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |inner: &Inner| inner.pool().file_pages().0 * PAGE_SIZE as u64;
-        // Nothing may be cut that is open for reading only.
+        // A file that is open for reading only must not be cut.
         inner.pool().mark_in_use()?;
         let mut done = Compaction { file_bytes_before: bytes(inner), ..Compaction::default() };
         for part in SLACK {
-            // What has been freed can be used, and does not count.
+            // Makes freed space usable, so that it does not count as allocated.
             inner.durable.cut()?;
             done.file_bytes = bytes(inner);
             let (file, allocated) = inner.pool().file_pages();
@@ -96,15 +99,16 @@ impl Database {
 }
 
 vellum_base::primitive::thread_local! {
-    /// The databases that this thread compacts, by their addresses: it would wait for itself for ever.
+    /// The databases that this thread is compacting, by their addresses: a nested compaction would wait for itself for
+    /// ever.
     static COMPACTING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// This thread compacts a database.
+/// Marks this thread as compacting a database.
 struct Mark;
 
 impl Mark {
-    /// None if it does already.
+    /// None if the thread is compacting the database already.
     fn set(database: usize) -> Option<Self> {
         COMPACTING.with_borrow_mut(|compacting| {
             let is_new = !compacting.contains(&database);
@@ -115,13 +119,13 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // They end in the opposite order.
+        // Marks end in the opposite order.
         COMPACTING.with_borrow_mut(Vec::pop);
     }
 }
 
 impl Inner {
-    /// Moves what lies at `limit` or behind it.
+    /// Moves everything that lies at or beyond `limit`.
     fn move_before(
         self: &Arc<Self>,
         limit: PageId,
@@ -133,13 +137,13 @@ impl Inner {
             let Some(table) = self.table_to_compact(&name)? else { continue };
             let outcome = table.0.move_before(limit, done, go_on);
             drop(table);
-            // It may have been dropped meanwhile.
+            // The table may have been dropped meanwhile.
             self.sweep();
             if let Outcome::Ended = outcome? {
                 return Ok(Outcome::Ended);
             }
         }
-        // With a view, so that its leaves are kept for snapshots before they are moved.
+        // With a view, so that the catalog's leaves are kept for snapshots before they are moved.
         let whole = catalog.with_view(self.durable.view()).relocate(limit, |relocation| {
             done.count(&relocation, false);
             Ok::<_, Error>(go_on(done))
@@ -147,18 +151,18 @@ impl Inner {
         Ok(if whole { Outcome::Whole } else { Outcome::Ended })
     }
 
-    /// A table, which may be dropped meanwhile all the same.
+    /// Opens a table so that it may still be dropped meanwhile.
     fn table_to_compact(self: &Arc<Self>, name: &str) -> Result<Option<Compacted>> {
         let mut open = self.lock();
         let Some(record) = catalog::find(catalog::tree(self.pool()), name)? else { return Ok(None) };
         let table = Handle::of(self, &mut open, name, &record);
-        // Relaxed: read and written while the tables are locked, but for the end.
+        // Relaxed: read and written while the tables are locked, except for the reset at the end.
         self.compacting.store(Arc::as_ptr(&table.open).addr(), Ordering::Relaxed);
         Ok(Some(Compacted(table)))
     }
 }
 
-/// The table that a compaction works on, whose handle is not a program's.
+/// The table that a compaction works on. Its handle does not count as a program's.
 struct Compacted(Handle);
 
 impl Drop for Compacted {
@@ -178,7 +182,7 @@ impl Handle {
         let whole = tree.relocate(limit, |relocation| {
             let moved = match &relocation {
                 Relocation::Value(key, _) => match self.change(|tree| tree.move_value(key, limit)) {
-                    // Another transaction changes the value or the table.
+                    // Another transaction is changing the value or the table.
                     Err(error) if error.kind() == ErrorKind::Conflict => false,
                     Err(Error::NoSuchTable { .. }) => false,
                     moved => moved?,
@@ -188,7 +192,7 @@ impl Handle {
             done.count(&relocation, moved);
             Ok::<_, Error>(go_on(done))
         });
-        // It may have been cleared meanwhile.
+        // The table may have been cleared meanwhile.
         let is_cleared = self.open.current().root != tree.root();
         Ok(if whole.or_else(|error| if is_cleared { Ok(true) } else { Err(error) })? {
             Outcome::Whole

@@ -1,8 +1,8 @@
-//! What a cursor of a serializable transaction has read: the stretches of its range over which it has gone.
+//! What a cursor of a serializable transaction has read: the stretches of its range that it has passed over.
 //!
-//! A cursor that goes from one place to another by steps has seen all entries between the two, and that there are no others.
-//! That counts as read: from where it was put to the furthest places that it came to, whatever lay between them. As long as it
-//! is open, all of its range does, so nothing is missed if it is never dropped.
+//! A cursor that steps from one place to another has seen all entries between the two, and that there are no others.
+//! Everything counts as read between the furthest places that it reached from where it was put. While the cursor is
+//! open, its whole range counts as read, so nothing is missed if it is never dropped.
 
 use crate::{plant::Plant, shared::Inner};
 use std::ops::Bound;
@@ -17,7 +17,7 @@ pub(crate) enum Step {
     Backward,
 }
 
-/// What a cursor has read.
+/// The part of a range that a cursor has read.
 pub(crate) struct Coverage<'t> {
     transaction: &'t Transaction,
     inner: &'t Inner,
@@ -33,7 +33,7 @@ pub(crate) struct Coverage<'t> {
 }
 
 impl<'t> Coverage<'t> {
-    /// Of a cursor that stands at the beginning of its range; none if its transaction is not serializable.
+    /// For a cursor at the beginning of its range; none if its transaction is not serializable.
     pub fn begin(
         transaction: &'t Transaction,
         tree: PageId,

@@ -10,17 +10,17 @@ use vellum_pool::Pool;
 
 /// Walks the entries of a range in both directions. See [`Table::cursor`](crate::Table::cursor).
 ///
-/// A cursor stands *between* two entries: [`next`](Self::next) returns the one after it and steps over it,
-/// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
+/// A cursor stands *between* two entries: [`next`](Self::next) returns the entry after it and steps over it,
+/// [`previous`](Self::previous) the entry before it. A new cursor stands at the beginning of its range.
 ///
-/// It holds no latch: others may change the table while it is used. It looks at a group of entries at a time (a few, later
-/// a few dozen), which belong to one moment, and different groups to different ones; an entry that is there all the
-/// while is shown exactly once. Other transactions may be committed
-/// between two entries of a group. A cursor of a [`Transaction`](crate::Transaction) shows one moment throughout.
+/// It holds no latch: others may change the table meanwhile. It reads entries in groups (a few at first, later a few
+/// dozen). The entries of a group belong to one moment, different groups to different moments; an entry that exists all
+/// the while is shown exactly once. Other transactions may be committed between two entries of a group. A cursor of a
+/// [`Transaction`](crate::Transaction) shows one moment throughout.
 pub struct Cursor<'t> {
     pub(crate) cursor: vellum_access::Cursor<'t, Pool>,
     pub(crate) pool: &'t Pool,
-    /// What it has read, if its transaction is serializable.
+    /// The stretches it has read, if its transaction is serializable.
     pub(crate) coverage: Option<Box<Coverage<'t>>>,
 }
 
@@ -33,7 +33,7 @@ impl<'t> Cursor<'t> {
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
-    // Inlined, and so is `previous`: an entry is five words, which are copied with a delay where they pass through memory.
+    // Inlined, like `previous`: an entry is five words, and copying them through memory causes a delay.
     #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 't>>> {
@@ -44,7 +44,7 @@ impl<'t> Cursor<'t> {
         Ok(self.cursor.next()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
-    /// Steps back over the entry before and returns it; `None` at the beginning of the range.
+    /// Steps back over the previous entry and returns it; `None` at the beginning of the range.
     ///
     /// # Errors
     /// As for [`next`](Self::next).
@@ -57,7 +57,8 @@ impl<'t> Cursor<'t> {
         Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
-    /// Gets ready to step without waiting; else a key whose lookup reads what the step waits for.
+    /// Prepares a step that need not wait. If that is impossible, returns a key whose lookup reads what the step would
+    /// wait for.
     pub(crate) fn prepare(&mut self, step: Step) -> Result<Option<Vec<u8>>> {
         nested::check(self.pool);
         let cursor = &mut self.cursor;
@@ -85,18 +86,19 @@ impl<'t> Cursor<'t> {
         self.put(vellum_access::Cursor::seek_to_start);
     }
 
-    /// Says that from here on no more than so many entries will be asked for: the pages of a range of up to 1024 that are not in memory are read side
-    /// by side then, and none that lies beyond it. More may be asked for all the same. [`Entries::limit`](crate::Entries::limit) does it for iterators.
+    /// Announces that at most `entries` more entries will be asked for. If that is at most 1024, the pages of the range
+    /// that are not in memory are read in parallel, and none that lies beyond them. More entries may still be asked
+    /// for. [`Entries::limit`](crate::Entries::limit) does the same for iterators.
     pub fn expect(&mut self, entries: usize) {
         self.cursor.expect(entries);
     }
 
-    /// Goes to the end of the range, for walking backwards.
+    /// Goes to the end of the range, to walk backwards.
     pub fn seek_to_end(&mut self) {
         self.put(vellum_access::Cursor::seek_to_end);
     }
 
-    /// Goes to just before `key`, whether or not it is there.
+    /// Goes to just before `key`, whether or not the key is there.
     ///
     /// # Errors
     /// If the key is too long.
@@ -124,7 +126,7 @@ impl Drop for Cursor<'_> {
     }
 }
 
-/// An entry of a table, as long as the cursor stays where it is.
+/// An entry of a table, valid until the cursor moves.
 pub struct Entry<'c, 't> {
     entry: vellum_access::Entry<'c, 't, Pool>,
     pool: &'t Pool,
@@ -136,18 +138,18 @@ impl<'c, 't> Entry<'c, 't> {
         self.entry.key()
     }
 
-    /// The length of the value in bytes, which takes no reading.
+    /// The length of the value in bytes, known without reading it.
     pub fn value_length(&self) -> u64 {
         self.entry.value_length()
     }
 
-    /// The value, if it is a small one (up to 1 KiB), which the cursor has at hand.
+    /// The value, if it is small (up to 1 KiB), which the cursor already has.
     pub fn inline_value(&self) -> Option<&'c [u8]> {
         self.entry.inline_value()
     }
 
-    /// The value. A large one is looked up anew, and is the one that the key has now; `None` if the key was
-    /// removed meanwhile.
+    /// The value. A large value is looked up again, and is the present value of the key; `None` if the key was removed
+    /// meanwhile.
     ///
     /// # Errors
     /// As for [`Table::value`](crate::Table::value).

@@ -22,13 +22,13 @@ use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
 
-/// What the pool has done, and how it stands.
+/// The pool's counters and its current state.
 pub type Statistics = PoolStatistics;
 
 /// A database: one file with any number of tables.
 ///
-/// Shared by threads through its [`Table`]s, or by cloning it. It is closed by [`close`](Self::close), or
-/// when its last handle is dropped; only the former tells whether that succeeded.
+/// Threads share it through its [`Table`]s, or by cloning it. It is closed by [`close`](Self::close), or when its last
+/// handle is dropped; only `close` reports whether closing succeeded.
 #[derive(Clone)]
 pub struct Database {
     inner: Arc<Inner>,
@@ -40,7 +40,7 @@ pub struct Database {
 pub struct TableInformation {
     /// Its name.
     pub name: String,
-    /// The page of its root.
+    /// The page number of its root.
     pub root_page: u64,
     /// The type of its keys: see [`KeyType::type_name`](crate::KeyType::type_name).
     pub key_type: String,
@@ -51,25 +51,26 @@ pub struct TableInformation {
 }
 
 impl Database {
-    /// Creates a database; the file must not exist. Its log is a directory beside it, whose name ends in `-log`, as long as
-    /// it is open.
+    /// Creates a database; the file must not exist. While the database is open, its log is a directory beside the file,
+    /// whose name ends in `-log`.
     ///
     /// # Errors
-    /// If it exists or cannot be written, or the system refuses memory.
+    /// If the file exists or cannot be written, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = PoolFile::create(path, &options.pool)?;
         Self::initialise(file, LogPlace::beside(path), options, || std::fs::remove_file(path))
     }
 
-    /// Opens a database. If it was not closed, what its log tells is done again first: everything is there that was
-    /// acknowledged as durable, and nothing in part. [`recovery`](Self::recovery) tells what was done. If it is opened for reading
-    /// only, that is done in memory, and its files stay as they are: it takes about as much memory as the log is long.
+    /// Opens a database. If the database was not closed, its log is replayed first: everything that was acknowledged as
+    /// durable is there, and nothing is there in part. [`recovery`](Self::recovery) reports what was redone. If the
+    /// database is opened for reading only, recovery takes place in memory and the files stay as they are; that takes
+    /// about as much memory as the log is long.
     ///
     /// # Errors
-    /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated or
-    /// in use by another process; if it was not closed and has no log, or its log is not there or damaged; or the
-    /// system refuses memory.
+    /// If there is no such file; if it is not a Vellum database, is of a later version, damaged, truncated or in use by
+    /// another process; if it was not closed and has no log, or its log is missing or damaged; or if the system refuses
+    /// memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         match PoolFile::open(path, &options.pool) {
@@ -81,9 +82,9 @@ impl Database {
         }
     }
 
-    /// Opens a database, or creates it if there is no file, or one that holds nothing because its creation was
-    /// interrupted; [`was_created`](Self::was_created) tells which it did. Several processes may do so at once: one of
-    /// them creates it.
+    /// Opens a database, or creates it if there is no file, or only one that holds nothing because its creation was
+    /// interrupted. [`was_created`](Self::was_created) tells which happened. Several processes may call this at once:
+    /// one of them creates the database.
     ///
     /// # Errors
     /// As for [`open`](Self::open) and [`create`](Self::create).
@@ -97,8 +98,8 @@ impl Database {
         }
     }
 
-    /// As [`create`](Self::create), in a directory that may be a simulated one, for tests. The file and the log lie
-    /// beside each other.
+    /// As [`create`](Self::create), in a directory that may be simulated, for tests. The file and the log lie beside
+    /// each other.
     ///
     /// # Errors
     /// As for `create`.
@@ -108,7 +109,7 @@ impl Database {
         Self::initialise(file, LogPlace::given(directory.clone()), options, || directory.remove(name))
     }
 
-    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    /// As [`open`](Self::open), in a directory that may be simulated.
     ///
     /// # Errors
     /// As for `open`.
@@ -122,19 +123,19 @@ impl Database {
         }
     }
 
-    /// A database that is only read, and has crashed: what its log holds is done in memory.
+    /// A database that has crashed and is opened for reading only: its log is replayed in memory.
     fn recover_in_memory(file: Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         let Recovered { file, recovery, .. } = in_memory::recover_in_memory(&file, log, options, false)?;
         Self::looked_at(PoolFile::open_on(file, &options.pool)?, recovery, options)
     }
 
-    /// A database that is only read.
+    /// A database that is opened for reading only.
     pub(crate) fn looked_at(file: PoolFile, recovery: Option<Recovery>, options: &Options) -> Result<Self> {
         let durable = DurablePool::without_log(file, None, &options.log_settings)?;
         Ok(Self::with(durable.recovered_in_memory(recovery), LogPlace::default(), options, false))
     }
 
-    /// As [`create`](Self::create), on any file that is empty, and without a log.
+    /// As [`create`](Self::create), on any empty file, and without a log.
     ///
     /// # Errors
     /// As for `create`.
@@ -143,7 +144,7 @@ impl Database {
         Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::default(), &options, || Ok(()))
     }
 
-    /// As [`open`](Self::open), on any file that was closed, and without a log.
+    /// As [`open`](Self::open), on any cleanly closed file, and without a log.
     ///
     /// # Errors
     /// As for `open`.
@@ -152,7 +153,7 @@ impl Database {
         Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::default(), &options)
     }
 
-    /// A database of a file that holds nothing yet. If that fails it is removed, and so is its log.
+    /// Makes a database in a file that holds nothing yet. If that fails, the file and the log are removed.
     fn initialise(
         file: PoolFile,
         place: LogPlace,
@@ -164,14 +165,14 @@ impl Database {
         if let Err(error) = created {
             durable.abandon();
             place.remove();
-            // It is still locked, so no other process has opened it.
+            // The file is still locked, so no other process has opened it.
             let _ = remove_file();
             return Err(error);
         }
         Ok(Self::with(durable, place, options, true))
     }
 
-    /// A database of a file that holds one, or whose creation was interrupted after its log had begun.
+    /// Opens a file that holds a database, or one whose creation was interrupted after its log had begun.
     fn open_file(file: PoolFile, place: LogPlace, options: &Options) -> Result<Self> {
         let is_read_only = file.is_read_only();
         let (durable, place) = Self::start(file, place, options)?;
@@ -179,7 +180,8 @@ impl Database {
             durable.checkpoint()?;
         }
         if !is_read_only {
-            // What a crash, or a page that could not be read, has kept from being freed. A damaged catalog shows when it is used.
+            // Trees that could not be freed before, because of a crash or an unreadable page. A damaged catalog is
+            // reported when it is used.
             for root in catalog::doomed(durable.pool()).unwrap_or_default() {
                 let _ = catalog::free(durable.pool(), root);
             }
@@ -198,7 +200,7 @@ impl Database {
             }
         };
         if let Some(path) = &options.archive_path {
-            // If that fails the archive says so.
+            // If this fails, the archive reports it.
             let _ = log_place::make_directory(path);
         }
         place.make()?;
@@ -234,14 +236,15 @@ impl Database {
     /// Opens a table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::TableTypes`] if its keys or values are of other types; or if the catalog cannot be read.
+    /// [`Error::NoSuchTable`]; [`Error::TableTypes`] if the types of its keys or values differ; or if the catalog
+    /// cannot be read.
     pub fn table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
         let handle =
             self.open_table(table.name(), |record| record.expect(table.name(), catalog::types_of::<N>()))?;
         Ok(Table::new(handle))
     }
 
-    /// Opens a table of whatever types as bytes: see [`Table::as_bytes`].
+    /// Opens a table of any types as bytes: see [`Table::as_bytes`].
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], or if the catalog cannot be read.
@@ -275,23 +278,23 @@ impl Database {
         Ok(tables.map(TableInformation::from).collect())
     }
 
-    /// What the pool has done since the database was opened, and how it stands.
+    /// The pool's counters since the database was opened, and its current state.
     pub fn statistics(&self) -> Statistics {
         self.inner.durable.pool().statistics()
     }
 
-    /// Whether this handle, or the one that it was cloned from, created the file.
+    /// Whether this handle, or the handle it was cloned from, created the file.
     pub fn was_created(&self) -> bool {
         self.inner.created
     }
 
-    /// The directory of the log of the database at a path. It is there only while the database is open, and after a crash;
-    /// then it is needed to open the database, and goes with it wherever that is moved or copied.
+    /// The log directory of the database at `path`. It exists only while the database is open, and after a crash. After
+    /// a crash it is needed to open the database, so it must go with the file wherever that is moved or copied.
     pub fn log_path(path: impl AsRef<Path>) -> PathBuf {
         log_place::path_of(path.as_ref())
     }
 
-    /// The file's path; empty for a file that has none.
+    /// The file's path; empty if the file has none.
     pub fn path(&self) -> &Path {
         self.inner.durable.pool().path()
     }
@@ -299,41 +302,44 @@ impl Database {
     /// Walks every structure, reads every page, checks every checksum and every invariant, and finds pages
     /// that belong to nothing or to two things.
     ///
-    /// No thread may change the database meanwhile, and no transaction be open: a state between two others would be reported, and
-    /// what only a snapshot still sees as a leak.
+    /// No thread may change the database meanwhile, and no transaction may be open. Otherwise inconsistent states
+    /// between two changes would be reported as damage, and what only a snapshot still sees would be reported as a
+    /// leak.
     ///
     /// # Errors
-    /// None of its own: what is wrong is in the report.
+    /// Returns none itself: all problems are in the report.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
         let _paused = self.inner.durable.pause_checkpoints();
         verify::verify(self.inner.pool(), progress)
     }
 
-    /// Brings the file up to date, while other threads go on: a crash then makes the next opening redo only what comes after.
-    /// It is done in the background as well, see [`Options::checkpoint_log_bytes`].
+    /// Takes a checkpoint while other threads keep working: after a crash, the next opening then redoes only later
+    /// changes. Checkpoints are also taken in the background, see [`Options::checkpoint_log_bytes`].
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If something cannot be
-    /// written the checkpoint before this one counts, and it may be tried again; after a failed sync every further attempt fails.
+    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If
+    /// something cannot be written, the previous checkpoint stays in force, and the call may be repeated; after a
+    /// failed sync every further attempt fails.
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.require_log()?;
         Ok(self.inner.durable.checkpoint()?)
     }
 
-    /// Returns once all that was done until now, by any thread, is durable, whatever [`Options::durability`] says.
+    /// Returns once everything done so far, by any thread, is durable, whatever [`Options::durability`] says.
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If the log cannot be
-    /// written, whether the last changes are durable is unknown, and nothing more is accepted: opening the database anew finds out.
+    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If the
+    /// log cannot be written, it is unknown whether the last changes are durable, and no more changes are accepted; the
+    /// answer is known once the database is opened again.
     pub fn sync(&self) -> Result<()> {
         self.inner.require_log()?;
         Ok(self.inner.durable.sync()?)
     }
 
-    /// The *durable horizon*: a place of the log. What was committed by a record before it survives whatever happens; what comes after
-    /// it can be seen already, and a crash may take it back. A program that must not act on such a thing waits until the horizon
-    /// has passed the end that the log had when it has read: [`wait_until_durable`](Self::wait_until_durable). None if the database has
-    /// no log.
+    /// The *durable horizon*: a place in the log. A commit whose record lies before it survives any crash. A commit
+    /// after it is already visible, but a crash may take it back. A program that must not act on such a commit notes
+    /// the end of the log after reading and waits until the horizon has passed it:
+    /// [`wait_until_durable`](Self::wait_until_durable). None if the database has no log.
     ///
     /// ```
     /// use vellum::{Durability, Lsn};
@@ -355,8 +361,9 @@ impl Database {
         Some(Lsn(state.appended_bytes - state.volatile_bytes))
     }
 
-    /// Returns once the record at a place of the log, and all before it, are durable: the [durable horizon](Self::durable_horizon) has
-    /// passed it. The place of a commit is [`Arrival::lsn`](crate::Arrival::lsn). One that the log has not come to yet counts as its end.
+    /// Returns once the record at `place` in the log, and all records before it, are durable: the [durable
+    /// horizon](Self::durable_horizon) has passed it. The place of a commit is [`Arrival::lsn`](crate::Arrival::lsn). A
+    /// place beyond the end of the log counts as the end.
     ///
     /// # Errors
     /// As for [`sync`](Self::sync).
@@ -368,34 +375,36 @@ impl Database {
         Ok(self.inner.durable.sync()?)
     }
 
-    /// How the log stands; none if the database has no log.
+    /// The state of the log; none if the database has no log.
     pub fn log_state(&self) -> Option<LogState> {
         self.inner.durable.log_state()
     }
 
-    /// Archives all that was done until now, by any thread: see [`Options::log_archive`]. Gives up to which place of the log that
-    /// is.
+    /// Archives everything done so far, by any thread: see [`Options::log_archive`]. Returns the place in the log up to
+    /// which it is archived.
     ///
     /// # Errors
-    /// [`Error::WithoutArchive`] if the log is not archived. If the archive cannot be written it is tried again in the background.
+    /// [`Error::WithoutArchive`] if the log is not archived. If the archive cannot be written, the write is retried in
+    /// the background.
     pub fn archive_log(&self) -> Result<Lsn> {
         self.inner.durable.archive_log()?.ok_or(Error::WithoutArchive)
     }
 
-    /// What was done again when the database was opened, if it had not been closed. Pages may still be redone: see
-    /// [`finish_recovery`](Self::finish_recovery).
+    /// What recovery redid when the database was opened, if it had not been closed. Pages may still be waiting for
+    /// redo: see [`finish_recovery`](Self::finish_recovery).
     pub fn recovery(&self) -> Option<Recovery> {
         self.inner.durable.recovery()
     }
 
-    /// Returns once all pages are redone that a crash has left behind.
+    /// Returns once recovery from a crash has redone all pages.
     ///
-    /// A database opens when its log has been read. What the log tells of a page is done again when the page is read for the first time, and for the
-    /// others in the background, or by the next checkpoint if there is no [background](Options::background_checkpoints). So nothing need wait for
-    /// this, but a measurement. A log that takes more than a fourth of the pool is done again before the database opens.
+    /// A database opens as soon as its log has been read. Each page is redone when it is read for the first time; the
+    /// others are redone in the background, or by the next checkpoint if there is no
+    /// [background](Options::background_checkpoints) thread. So only measurements need to wait for this. If the log
+    /// takes more than a fourth of the pool, it is redone before the database opens.
     ///
     /// # Errors
-    /// If a page cannot be redone: those that read it get the same error. All others are redone then.
+    /// If a page cannot be redone: operations that read it get the same error. All other pages are still redone.
     ///
     /// # Examples
     /// ```
@@ -411,32 +420,32 @@ impl Database {
         Ok(self.inner.durable.finish_recovery()?)
     }
 
-    /// Whether there are pages that a crash has left behind and that are not redone yet.
+    /// Whether pages are left that recovery from a crash has not redone yet.
     pub fn is_recovering(&self) -> bool {
         self.inner.durable.is_recovering()
     }
 
-    /// Closes the database: everything is written and durable when this returns, the log is removed, and the next opening
-    /// has nothing to recover. It needs to be the only handle.
+    /// Closes the database: when this returns, everything is written and durable, the log is removed, and the next
+    /// opening has nothing to recover. This must be the only handle.
     ///
     /// # Errors
-    /// [`Error::StillInUse`] if there are other handles: the database is closed when the last of them is dropped. If
-    /// something cannot be written a database with a log is as after a crash: the next opening recovers it.
+    /// [`Error::StillInUse`] if there are other handles: the database is then closed when the last of them is dropped.
+    /// If something cannot be written, a database with a log is left as after a crash: the next opening recovers it.
     pub fn close(mut self) -> Result<()> {
         self.close_in_place()
     }
 
-    /// As [`close`](Self::close), but a database that has no log stays open if that fails, and after it has succeeded. With a
-    /// log nothing more can be changed afterwards.
+    /// As [`close`](Self::close), but keeps the handle. A database without a log stays open whether this fails or
+    /// succeeds. With a log, nothing more can be changed afterwards.
     ///
     /// # Errors
-    /// As for `close`. Without a log it may be tried again; after a failed sync every further attempt fails.
+    /// As for `close`. Without a log the call may be repeated; after a failed sync every further attempt fails.
     pub fn close_in_place(&mut self) -> Result<()> {
         let handles = Arc::strong_count(&self.inner) - 1;
         Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?.close()
     }
 
-    /// What the history of records takes that transactions may still read.
+    /// The space taken by the history of records that transactions may still read.
     pub fn history(&self) -> History {
         self.inner.durable.history()
     }
@@ -479,7 +488,7 @@ mod tests {
         let path = folder.path().join("data");
         let options = Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 30);
         let file = PoolFile::create(&path, &options.pool).unwrap();
-        // The log has been begun, and the catalog has not.
+        // The log has been started, the catalog has not.
         drop(Database::start(file, LogPlace::beside(&path), &options).unwrap());
         assert!(Database::open(&path, &options).is_err());
         let database = Database::open_or_create(&path, &options).unwrap();

@@ -8,22 +8,22 @@ use std::{
 };
 use vellum_base::primitive::{Condvar, Mutex, MutexGuard, thread};
 
-/// The thread that runs what has to wait.
+/// The thread that runs operations that have to wait.
 pub(crate) struct Driver<O> {
     inbox: Arc<Inbox<O>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl<O: Send + 'static> Driver<O> {
-    /// Starts the thread; none if the system has no room for one. `run` runs orders, and those that its second
-    /// argument gives in between, until all are done.
+    /// Starts the thread; none if the system cannot start one. `run` runs orders, and those that its second argument
+    /// returns in between, until all are done.
     pub fn start(run: fn(Vec<O>, &dyn Fn() -> Vec<O>)) -> Option<Self> {
         let state = Mutex::new(InboxState { orders: Vec::new(), stop: false });
         let inbox = Arc::new(Inbox { state, changed: Condvar::new() });
         let shared = inbox.clone();
         let work = move || {
             while let Some(orders) = shared.wait() {
-                // What it had under way has failed then, and the next orders are run.
+                // After a panic the orders under way have failed, and the next orders are run.
                 let _ = catch_unwind(AssertUnwindSafe(|| run(orders, &|| shared.take())));
             }
         };
@@ -31,7 +31,7 @@ impl<O: Send + 'static> Driver<O> {
         Some(Self { inbox, thread: Some(thread) })
     }
 
-    /// Hands it an order.
+    /// Hands an order to the driver.
     pub fn put(&self, order: O) {
         lock(&self.inbox.state).orders.push(order);
         self.inbox.changed.notify_one();
@@ -46,7 +46,7 @@ impl<O> Drop for Driver<O> {
         if let Some(thread) =
             self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
         {
-            // It catches panics, which have been reported where they happened.
+            // The driver catches panics, which have been reported where they happened.
             let _ = thread.join();
         }
     }
@@ -54,7 +54,7 @@ impl<O> Drop for Driver<O> {
 
 /// Locks a mutex of the driver or of an order.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held.
+    // No code panics while it is held.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -70,7 +70,7 @@ struct InboxState<O> {
 }
 
 impl<O> Inbox<O> {
-    /// What has come meanwhile.
+    /// Takes the orders that have arrived meanwhile.
     fn take(&self) -> Vec<O> {
         std::mem::take(&mut lock(&self.state).orders)
     }

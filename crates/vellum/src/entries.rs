@@ -1,7 +1,7 @@
 //! Ranges of entries as iterators.
 //!
-//! An iterator has a cursor for each of its ends, made when that end is asked for first: one that goes in one direction only has
-//! one. Where the two are tells when they have met.
+//! An iterator has a cursor for each of its ends, made when that end is first used: an iterator that goes in one
+//! direction has only one. The positions of the two cursors tell when they have met.
 
 use crate::{
     Answer, Cursor, Error, KeyBuffer, KeyType, Result, Task, Value, ValueType, coverage::Step, cursor::Entry,
@@ -11,12 +11,13 @@ use std::{fmt, marker::PhantomData, ops::Bound};
 use vellum_access::{CursorPosition, Tree};
 use vellum_pool::Pool;
 
-/// The entries of a range, in the order of their keys: of [`Table::range`](crate::Table::range),
-/// [`Transaction::range`](crate::Transaction::range) and their like. [`rev`](Iterator::rev) goes backwards, and both ends may
-/// be taken from in turn: each entry comes once.
+/// The entries of a range, in key order: made by [`Table::range`](crate::Table::range),
+/// [`Transaction::range`](crate::Transaction::range) and similar methods. [`rev`](Iterator::rev) goes backwards, and
+/// entries may be taken from both ends in turn: each entry comes once.
 ///
-/// It holds no latch: others may change the table meanwhile. One of a transaction shows one moment throughout; one of a table
-/// shows an entry that is there all the while exactly once, as a [`Cursor`] does. After an error it ends.
+/// It holds no latch: others may change the table meanwhile. An iterator of a transaction shows one moment throughout;
+/// an iterator of a table shows an entry that exists all the while exactly once, as a [`Cursor`] does. After an error
+/// the iterator ends.
 ///
 /// ```
 /// use vellum::TableName;
@@ -47,23 +48,23 @@ pub struct Entries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     front: Option<Cursor<'t>>,
     back: Option<Cursor<'t>>,
     has_ended: bool,
-    /// How many entries it gives at most.
+    /// The maximum number of entries still to be returned.
     limit: Option<usize>,
     types: Types<K, V>,
 }
 
-/// What an iterator reads.
+/// The source that an iterator reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'t> {
-    /// The present.
+    /// The present contents of the table.
     Table,
-    /// What a transaction sees, which notes what is read if it is serializable.
+    /// What a transaction sees; the transaction notes what is read if it is serializable.
     Transaction(&'t dyn Reads),
-    /// What a transaction sees.
+    /// What a transaction sees, without noting it as read.
     Untracked(&'t dyn Reads),
 }
 
-/// A transaction, as iterators know it.
+/// The interface of transactions for iterators.
 pub(crate) trait Reads: Sync {
     /// A cursor, which notes what it reads if the transaction is serializable.
     fn cursor_of<'t>(
@@ -72,17 +73,17 @@ pub(crate) trait Reads: Sync {
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>>;
 
-    /// A cursor that does not.
+    /// A cursor that does not note what it reads.
     fn untracked_cursor_of<'t>(
         &'t self,
         table: &'t Handle,
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>>;
 
-    /// The tree, to read what a cursor has come to.
+    /// The tree, for reading entries that a cursor has reached.
     fn tree_of_noted<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>>;
 
-    /// A copy of a value whose key a cursor has come to.
+    /// A copy of a value whose key a cursor has reached.
     fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>>;
 }
 
@@ -115,9 +116,9 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         })
     }
 
-    /// Gives so many entries at most, counted from both ends. Unlike [`take`](Iterator::take) it tells the range so: the pages of a
-    /// short range, of up to 1024 entries, that are not in memory are read side by side, and none that lies beyond it. If fewer are left of an earlier limit, that
-    /// stands.
+    /// Returns at most `entries` entries, counted from both ends. Unlike [`take`](Iterator::take) it announces the
+    /// limit to the range: up to a limit of 1024, the pages of the range that are not in memory are read in parallel,
+    /// and none that lies beyond them. If an earlier limit leaves fewer, that one stands.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -137,7 +138,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         self
     }
 
-    /// The cursor of an end, and that of the other one.
+    /// The cursor of one end, and the cursor of the other, if there is one.
     #[inline(always)]
     fn cursors(&mut self, end: End) -> Result<(&mut Cursor<'t>, Option<&Cursor<'t>>)> {
         let (own, other) = match end {
@@ -162,7 +163,8 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         Ok((cursor, other.as_ref()))
     }
 
-    /// Gets the cursor of an end ready to [`advance`](Self::advance) without waiting; else a key whose lookup reads what it waits for.
+    /// Prepares the cursor of an end to [`advance`](Self::advance) without waiting. If that is impossible, returns a
+    /// key whose lookup reads what the step would wait for.
     pub(crate) fn prepare(&mut self, end: End) -> Result<Option<Vec<u8>>> {
         let (cursor, _) = self.cursors(end)?;
         cursor.prepare(end.step())
@@ -188,8 +190,8 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         Ok((!have_met).then_some(entry))
     }
 
-    /// The next entry at an end, as an iterator gives it.
-    // An entry is built where the caller wants it, out of what the cursor shows, and moved nowhere in between.
+    /// The next entry at an end, as an iterator returns it.
+    // The entry is built directly where the caller wants it, from what the cursor shows, and is not moved in between.
     #[inline(always)]
     fn next_of(&mut self, end: End) -> Option<Result<KeyAndValue<K, V>>> {
         if self.has_ended {
@@ -210,7 +212,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
             };
             match large {
                 Ok((key, Some(value))) => break (K::from_bytes(key.into()), V::from_bytes(value.into())),
-                // It was removed meanwhile.
+                // The entry was removed meanwhile.
                 Ok((_, None)) => {}
                 Err(error) => return self.shown(Err(error)),
             }
@@ -225,7 +227,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         }
     }
 
-    /// An entry has been given.
+    /// Counts an entry that has been returned.
     fn count_down(&mut self) {
         if let Some(limit) = &mut self.limit {
             *limit = limit.saturating_sub(1);
@@ -237,7 +239,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         self.limit == Some(0)
     }
 
-    /// What is shown of a step: after an error, or the end, nothing more comes.
+    /// Records the outcome of a step and returns it as an item: after an error, or the end, the iterator has ended.
     pub(crate) fn shown<T>(&mut self, entry: Result<Option<T>>) -> Option<Result<T>> {
         self.count_down();
         if !matches!(entry, Ok(Some(_))) {
@@ -278,7 +280,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The value of an entry that is a large one; none if it was removed meanwhile.
+    /// The large value of an entry; none if it was removed meanwhile.
     #[inline(never)]
     fn large_value(self, table: &Handle, entry: &Entry<'_, 't>) -> Result<Option<Vec<u8>>> {
         match entry.value() {
@@ -287,7 +289,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The value of a key that a cursor has come to; none if it was removed meanwhile.
+    /// The value of a key that a cursor has reached; none if it was removed meanwhile.
     pub(crate) fn value_of(self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
         match self {
             Self::Table => table.get(key),
@@ -295,7 +297,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The same without waiting; the outer `None` if that would be needed.
+    /// The same without waiting; the outer `None` if waiting would be necessary.
     pub(crate) fn value_now(self, table: &Handle, key: &[u8]) -> Result<Option<Option<Vec<u8>>>> {
         let own = |answer: Answer<'_>| match answer {
             Answer::Value(value) => value.map(<[u8]>::to_vec),
@@ -308,7 +310,7 @@ impl<'t> Source<'t> {
             }
         };
         match found.map_err(Error::from) {
-            // It is read past the pool.
+            // The value has to be read past the pool.
             Err(error) if error.is_about_room() => Ok(None),
             found => found,
         }

@@ -1,4 +1,4 @@
-//! The one error of the published interface.
+//! The error type of the public interface.
 
 use crate::Lsn;
 use std::{io, panic::Location, path::PathBuf};
@@ -8,8 +8,8 @@ use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
 use vellum_vm::VmError;
 
-/// What went wrong. The message says what was being done, on what, and what to do about it;
-/// [`kind`](Error::kind) sorts errors for programs.
+/// What went wrong. The message says what was being done, to what, and what can be done about it; [`kind`](Error::kind)
+/// sorts errors for programs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,30 +33,30 @@ pub enum Error {
         /// The pool's size.
         pool_bytes: u64,
     },
-    /// The log, or what joins it to the pool, failed.
+    /// The log, or its connection with the pool, failed.
     #[error(transparent)]
     Log(TxnError),
     /// A backup could not be made or used.
     #[error(transparent)]
     Backup(BackupError),
-    /// What is to be restored would take the place of something.
+    /// A restored database would take the place of something that exists.
     #[error("{} is there already, and a restored database overwrites nothing: name another place{}", path.display(), if *is_log {
         ", or open the database to which this log belongs, and close it"
     } else {
         ""
     })]
     RestoreExists {
-        /// What is there.
+        /// The existing path.
         path: PathBuf,
-        /// It is the log of a database.
+        /// Whether it is the log of a database.
         is_log: bool,
     },
-    /// The directory of the log cannot be made or opened.
+    /// The directory of the log cannot be created or opened.
     #[error("cannot make the directory {} for the log: {source}; this process must be allowed to make it", path.display())]
     LogDirectory {
         /// Where it is, or should be.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another transaction has changed the record that this one was about to change.
@@ -70,10 +70,10 @@ pub enum Error {
         table: String,
         /// The key.
         key: Vec<u8>,
-        /// The other one has been committed already.
+        /// Whether the other transaction has already been committed.
         committed: bool,
     },
-    /// Something conflicts with the transaction inside which it is done: see [`Database::run`](crate::Database::run).
+    /// An operation conflicts with the transaction inside which it is run: see [`Database::run`](crate::Database::run).
     #[error(
         "the record with the key \"{}\" of table {table:?} is being changed by a transaction that this thread is running, which cannot \
          end before this does; change it by that transaction, not by the table itself or another transaction",
@@ -85,8 +85,8 @@ pub enum Error {
         /// The key.
         key: Vec<u8>,
     },
-    /// What [`Database::run`](crate::Database::run) does conflicts with a transaction that its thread has begun before, and that is open
-    /// still. If the thread is the one to end it, that never happens while it waits.
+    /// A transaction of [`Database::run`](crate::Database::run) conflicts with one that its thread has begun before and
+    /// that is still open. If that thread is the one to end it, this never happens while it waits.
     #[error(
         "the record with the key \"{}\" of table {table:?} is kept by the transaction that this thread began at {begun_at}, which was not \
          ended in the time that `Database::run` tries; end it first, or change the record by it",
@@ -100,9 +100,9 @@ pub enum Error {
         /// Where the transaction was begun.
         begun_at: &'static Location<'static>,
     },
-    /// The transaction was open for too long, or has held back too much: see
-    /// [`Options::snapshot_limit`](crate::Options::snapshot_limit). Or what is kept for it could not be written, because the disk of
-    /// the log's directory is full or fails.
+    /// The transaction was open for too long, or held back too much: see
+    /// [`Options::snapshot_limit`](crate::Options::snapshot_limit). Or what is kept for it could not be written,
+    /// because the disk of the log's directory is full or fails.
     #[error(
         "the transaction was ended, because it went beyond the limit of the database for old snapshots, or what is kept for it \
          could not be written; roll it back, and run it again in less time, with a higher `Options::snapshot_limit`, or with more \
@@ -112,13 +112,13 @@ pub enum Error {
     /// The transaction can only be rolled back.
     #[error("an operation of this transaction failed before: it can only be rolled back, and run again")]
     Ended,
-    /// A transaction is to be rolled back to a savepoint that it does not have.
+    /// The transaction has no such savepoint.
     #[error(
         "the transaction has no such savepoint: it is of another one, or was taken back when this one was rolled back to an earlier \
          savepoint"
     )]
     NoSuchSavepoint,
-    /// A table is used in a transaction of another database.
+    /// A table is used in a transaction of a different database.
     #[error("the table {table:?} belongs to another database than the transaction")]
     OtherDatabase {
         /// The table.
@@ -139,7 +139,8 @@ pub enum Error {
     /// The log of the database is not archived.
     #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
     WithoutArchive,
-    /// What a feed is to begin with, or go on with, has been given up. See [`Database::changes`](crate::Database::changes).
+    /// The changes that a feed is to start or continue with have been discarded. See
+    /// [`Database::changes`](crate::Database::changes).
     #[error(
         "the changes from {from} on are not in the log any more, nor in an archive of it{}. Copy the tables anew, and follow the \
          changes from then on. `Options::log_archive` keeps the log for feeds that were away; without it, raise \
@@ -147,12 +148,12 @@ pub enum Error {
         oldest.map_or(String::new(), |oldest| format!(", which goes on at {oldest}"))
     )]
     ChangesDiscarded {
-        /// What is needed first.
+        /// The first place that is needed.
         from: Lsn,
-        /// Where what there still is begins, if that is known.
+        /// Where the remaining changes begin, if known.
         oldest: Option<Lsn>,
     },
-    /// A place of the log from which changes were to be followed is no position of a feed of this database.
+    /// The place in the log from which changes were to be followed is not a position of a feed of this database.
     #[error(
         "no feed of changes of this database was ever at {position}, and its log ends at {end}: the position is of another database, \
          or this one was restored as it was earlier; copy its tables anew, and follow the changes from then on"
@@ -169,13 +170,13 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// There already is a table of that name.
+    /// A table of that name already exists.
     #[error("there already is a table {name:?}")]
     TableExists {
         /// The name.
         name: String,
     },
-    /// A table is to be opened with other types than those of its keys and values.
+    /// A table cannot be opened with types other than those of its keys and values.
     #[error(
         "the table {name:?} is one from {} to {}, and was to be opened as one from {} to {}; open it with its own types, or \
          as bytes (`Database::table_as_bytes`)", stored.0, stored.1, wanted.0, wanted.1
@@ -185,7 +186,7 @@ pub enum Error {
         name: String,
         /// The types of its keys and values.
         stored: (String, String),
-        /// The types with which it was to be opened.
+        /// The requested types.
         wanted: (String, String),
     },
     /// The name of a type of keys or values is too long for the catalog.
@@ -196,7 +197,7 @@ pub enum Error {
         /// The longest name, in bytes.
         limit: usize,
     },
-    /// What is stored is no key or value of the table's type.
+    /// The stored bytes are no key or value of the table's type.
     #[error(
         "a {what} of the table {table:?} is not of the type {type_name}; it was stored as bytes, or by another version of the \
          type. `Table::as_bytes` shows it"
@@ -214,11 +215,11 @@ pub enum Error {
     NotEncoded {
         /// The type.
         type_name: String,
-        /// What its serialisation says.
+        /// The error of the serialisation.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The work of [`Database::run_async`](crate::Database::run_async) has kept a handle on its transaction, which is rolled back when
-    /// that is dropped.
+    /// The work of [`Database::run_async`](crate::Database::run_async) has kept a handle on its transaction. The
+    /// transaction is rolled back when that handle is dropped.
     #[error("the work of a transaction has kept a handle on it; drop all of them before the work returns")]
     TransactionKept,
     /// A table that is to be dropped is open.
@@ -227,7 +228,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A name that no table can have.
+    /// A table cannot have this name.
     #[error("a table's name has 1 to {limit} bytes, and {name:?} has {}", name.len())]
     TableName {
         /// The name.
@@ -252,27 +253,27 @@ pub enum Error {
     /// A heap of objects failed.
     #[error(transparent)]
     Objects(ObjectError),
-    /// A database is compacted by the function that decides whether its compaction goes on.
+    /// The callback that decides whether a compaction goes on tried to compact the same database.
     #[error("this thread is compacting the database already: let that end first")]
     NestedCompaction,
-    /// A database that is to be closed is still being used.
+    /// A database that is to be closed is still in use.
     #[error(
         "the database is still in use: {handles} references of tables, clones, transactions and feeds of changes are left; drop \
          these first"
     )]
     StillInUse {
-        /// How many references to it there are. A transaction has two.
+        /// How many other references to it exist. A transaction counts as two.
         handles: usize,
     },
 }
 
-/// What sort of error it is.
+/// The category of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Something that was named does not exist.
+    /// A named file, table or other item does not exist.
     NotFound,
-    /// Something that should be created exists.
+    /// A file, table or other item that was to be created already exists.
     AlreadyExists,
     /// A limit was violated, or the request makes no sense.
     InvalidInput,
@@ -280,23 +281,24 @@ pub enum ErrorKind {
     Corruption,
     /// The database was not closed cleanly.
     NotClosedCleanly,
-    /// The file is not a Vellum database, or of a version that this program does not know.
+    /// The file is not a Vellum database, or its version is unknown to this program.
     Incompatible,
     /// Another process, or another part of this one, is using it.
     Busy,
-    /// The file system is full, or the address space that was reserved.
+    /// The file system is full, or the reserved address space is exhausted.
     OutOfSpace,
-    /// The pool, or the system's memory, has no room.
+    /// The pool or the system is out of memory.
     OutOfMemory,
-    /// The transaction was open for too long, or has held back too much: run it again, in less time.
+    /// The transaction was open for too long, or held back too much: run it again, in less time.
     SnapshotTooOld,
-    /// Nothing may be changed.
+    /// The database may not be changed.
     ReadOnly,
     /// Another transaction was faster: roll back and try again.
     Conflict,
     /// A device or the system failed, or permission was denied.
     Io,
-    /// The log could not be written: whether the last changes are durable shows when the database is opened anew.
+    /// The log could not be written: whether the last changes are durable is unknown until the database is opened
+    /// again.
     OutcomeUnknown,
 }
 
@@ -330,7 +332,7 @@ impl From<TxnError> for Error {
     }
 }
 
-/// What [`Arrival`](crate::Arrival) says.
+/// The error of an [`Arrival`](crate::Arrival).
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         Self::Log(error.into())
@@ -338,7 +340,7 @@ impl From<LogError> for Error {
 }
 
 impl Error {
-    /// The same error of the log once more, for another operation that it is about.
+    /// The same error of the log, for another operation that it affects.
     pub(crate) fn repeated(&self) -> Self {
         let source = match self {
             Self::Log(TxnError::Log(LogError::OutcomeUnknown { source })) => source.clone(),
@@ -352,7 +354,7 @@ impl Error {
         matches!(self, Self::Pool(PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. }))
     }
 
-    /// What sort of error it is.
+    /// The category of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Pool(error) => pool_kind(error),
@@ -502,7 +504,7 @@ fn vm_kind(error: &VmError) -> ErrorKind {
     }
 }
 
-/// Whether the system says that there is no room: on the device, in a quota, or below a limit on the size of files.
+/// Whether the system reports lack of space: on the device, in a quota, or because of a limit on file sizes.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -510,9 +512,9 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// A key as it is shown in an error.
+/// A key as shown in an error.
 fn shown_key(key: &[u8]) -> String {
-    /// As much of a long key as tells it from others, mostly.
+    /// How much of a long key is shown: usually enough to identify it.
     const LONGEST: usize = 100;
     let start = key.get(..LONGEST).unwrap_or(key);
     let dots = if start.len() < key.len() { "..." } else { "" };

@@ -1,4 +1,4 @@
-//! What a table is for the database: a tree of bytes, without the types of its keys and values.
+//! A table as the database sees it: a tree of bytes, without the types of its keys and values.
 
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
@@ -25,7 +25,7 @@ use vellum_txn::CommitError;
 /// A table, as bytes.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    // What an operation needs is at hand; the rest keeps the table from being dropped.
+    // The fields that an operation needs; `open` also keeps the table from being dropped.
     pub(crate) inner: Arc<Inner>,
     is_plain: bool,
     pub(crate) open: Arc<OpenTable>,
@@ -47,7 +47,7 @@ impl Handle {
             table
         });
         let handle = Self::new(inner.clone(), table);
-        // It may have been renamed since it was opened.
+        // The table may have been renamed since it was opened.
         if *handle.name == *name { handle } else { Self { name: name.into(), ..handle } }
     }
 
@@ -58,13 +58,15 @@ impl Handle {
         if self.is_plain { tree } else { tree.with_view(self.inner.durable.view()) }
     }
 
-    /// The tree that a transaction sees, whose database must be this table's. The table must have versions.
+    /// The tree that a transaction sees. The transaction must belong to this table's database, and the table must have
+    /// versions.
     ///
     /// # Errors
-    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created, and that was then loaded or cleared, or its
-    /// snapshot was covered before it changed the table.
-    // Inlined, here and where the view is made: a tree that goes through memory is read back from there in other pieces than those in which
-    // it was written, for which the processor waits until all that was stored before is in its cache.
+    /// If either condition is not met; [`Error::NoSuchTable`] if the transaction began before the table was created,
+    /// and then either the table was loaded or cleared, or the transaction's snapshot was covered before it changed the
+    /// table.
+    // Inlined, like the construction of the view: a tree that passes through memory is read back in pieces other than
+    // those in which it was written, so the processor waits until all earlier stores are in its cache.
     #[inline(always)]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
         let is_current = Arc::ptr_eq(&transaction.inner, &self.inner)
@@ -75,7 +77,7 @@ impl Handle {
         Ok(self.tree_with(seen))
     }
 
-    /// What [`tree_of`](Self::tree_of) shows.
+    /// The generation that [`tree_of`](Self::tree_of) uses.
     #[cold]
     fn generation_of(&self, transaction: &OpenTransaction) -> Result<&Generation> {
         let table = || self.name.as_ref().to_owned();
@@ -86,7 +88,7 @@ impl Handle {
             return Err(Error::PlainTable { table: table() });
         }
         if self.open.is_divided() {
-            // What a later transaction has loaded no versions hide.
+            // No versions hide what a later transaction has loaded.
             return self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() });
         }
         let current = self.open.current();
@@ -105,8 +107,8 @@ impl Handle {
         Tree::open(self.inner.pool(), generation.root).with_hints(&generation.hints)
     }
 
-    /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it, and that a record
-    /// names which it sees. Of a tree that was made after its snapshot was covered it sees neither record.
+    /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it and
+    /// that a record it sees names. Of a tree that was made after its snapshot was covered, it sees neither record.
     #[cold]
     pub(crate) fn seen_by(&self, transaction: &OpenTransaction) -> Result<Option<&Generation>> {
         let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
@@ -120,9 +122,10 @@ impl Handle {
         Ok(None)
     }
 
-    /// Whether a transaction whose snapshot was covered uses a table already, or sees a name of the tree with this root. Of a tree that was made
-    /// later nothing was kept for it, and no version hides what that holds. That the tree is doomed tells nothing: the record may be of
-    /// an earlier tree, which was freed since, and whose root is used again.
+    /// Whether a transaction whose snapshot was covered already uses the table, or sees a name of the tree with this
+    /// root. If the tree was made later, nothing was kept for the transaction, and no version hides the contents. A
+    /// doomed record proves nothing: it may be that of an earlier tree, which was freed since and whose root page was
+    /// reused.
     #[cold]
     fn is_seen_by_covered(&self, transaction: &OpenTransaction, root: PageId) -> Result<bool> {
         let transaction = &transaction.transaction;
@@ -132,12 +135,12 @@ impl Handle {
         self.is_named(catalog::tree(self.inner.pool()).with_view(transaction.reading()), root)
     }
 
-    /// Whether the catalog has a table with the tree with this root, most likely under the name of this one.
+    /// Whether the catalog has a table with this root, most likely under the name of this table.
     fn is_named(&self, catalog: Tree<'_, Pool>, root: PageId) -> Result<bool> {
         if catalog::find(catalog, &self.name)?.is_some_and(|record| record.root == root) {
             return Ok(true);
         }
-        // It may have been renamed.
+        // The table may have been renamed.
         Ok(catalog::list(catalog)?.iter().any(|(_, record)| record.root == root))
     }
 
@@ -149,23 +152,23 @@ impl Handle {
     /// Makes sure that a single operation may change the table.
     ///
     /// # Errors
-    /// As for [`OpenTable::check`], and why that transaction cannot be rolled back, if it has ended.
+    /// As for [`OpenTable::check`]; if the transaction in the way has ended, why it cannot be rolled back.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.open.check().or_else(|_| self.inner.try_again(|| self.open.check()))
     }
 
-    /// Enters a transaction that is about to change records of the tree that it sees.
+    /// Registers a transaction that is about to change records of the tree that it sees.
     ///
     /// # Errors
-    /// As for [`OpenTable::begin_writing`], and why another transaction cannot be rolled back, if it has ended.
+    /// As for [`OpenTable::begin_writing`]; if another transaction in the way has ended, why it cannot be rolled back.
     pub(crate) fn begin_writing(&self, transaction: u64, seen: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(Some(transaction), seen);
         begin().or_else(|_| self.inner.try_again(begin))
     }
 
-    /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
-    /// them, so that they see it or not.
+    /// Changes the tree, and returns once the change is as durable as it should be. While transactions are open, the
+    /// change is made as a transaction, so that each of them either sees it or does not.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn change<T>(
@@ -179,8 +182,9 @@ impl Handle {
         }
     }
 
-    /// Stores a value, if `mode` lets it.
-    // This is what a program does most that changes a table. It is not generic, so that there is one of it, with all in it that it calls.
+    /// Stores a value, if `mode` allows it.
+    // The most frequent operation that changes a table. It is not generic, so that there is a single copy with
+    // everything it calls inlined.
     #[inline(never)]
     #[track_caller]
     pub(crate) fn write(&self, key: &[u8], value: &[u8], mode: WriteMode) -> Result<Written> {
@@ -191,7 +195,7 @@ impl Handle {
         }
     }
 
-    /// Goes on with a [`change`](Self::change) that has failed once.
+    /// Continues a [`change`](Self::change) that has failed once.
     #[cold]
     #[inline(never)]
     fn change_again<T>(
@@ -202,7 +206,7 @@ impl Handle {
         loop {
             match error {
                 AccessError::NeedsTransaction { .. } => return self.change_in_turn(change),
-                // The table has been cleared.
+                // The table has been cleared: retry.
                 AccessError::Pool(PoolError::Cancelled) => {}
                 error => return Err(error.into()),
             }
@@ -214,17 +218,17 @@ impl Handle {
         }
     }
 
-    /// Makes a change as a transaction of its own. If another one is changing the record, that may be a single operation as well,
-    /// which is over in a moment.
+    /// Makes a change as its own transaction. If another transaction is changing the record, that may also be a single
+    /// operation, which is over in a moment.
     #[cold]
     #[inline(never)]
     pub(crate) fn change_in_turn<T>(
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        /// For how long the other one is waited for.
+        /// How long to wait for the other transaction.
         const PATIENCE: Duration = Duration::from_millis(20);
-        /// How long between two attempts.
+        /// The pause between two attempts.
         const PAUSE: Duration = Duration::from_micros(20);
         let begun = Instant::now();
         loop {
@@ -232,29 +236,30 @@ impl Handle {
                 Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
                     thread::sleep(PAUSE);
                 }
-                // It may be with a transaction that has ended and cannot be rolled back.
+                // The conflict may be with a transaction that has ended and cannot be rolled back.
                 Err(conflict @ Error::Conflict { .. }) => return self.inner.undo_rest().and(Err(conflict)),
                 done => return done,
             }
         }
     }
 
-    /// Makes a change as a transaction of its own.
+    /// Makes a change as its own transaction.
     #[cold]
     #[inline(never)]
     pub(crate) fn change_in_transaction<T>(
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        /// How often its snapshot may be ended by the limit. A caller's code that takes longer than that would be called for ever.
+        /// How often the snapshot limit may end its snapshot. A closure of the caller that takes longer than the limit
+        /// would otherwise be called for ever.
         const ENDS_MAX: usize = 3;
         let mut ends = 0;
         loop {
-            // It reads nothing but what it changes, so it is serializable as it is.
+            // It reads only what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false);
             let tree = self.tree_of(&own)?;
             let _writing = match self.begin_writing(own.transaction.id(), tree.root()) {
-                // It was cleared since this one began.
+                // The table was cleared since this transaction began.
                 Err(Error::Conflict { committed: true, .. }) => {
                     own.rollback()?;
                     continue;
@@ -270,7 +275,7 @@ impl Handle {
                     Err(CommitError::Failed(error)) => return Err(error.into()),
                     Err(_) => ends += 1,
                 },
-                // Another one was faster, and is done: this one comes after it.
+                // Another transaction was faster and has been committed: this one comes after it.
                 Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
                 Err(AccessError::Pool(PoolError::Cancelled)) => {
                     own.rollback()?;
@@ -299,7 +304,7 @@ impl Handle {
         self.needs_transactions() || self.check().is_err()
     }
 
-    /// One operation by itself.
+    /// Runs a single operation.
     pub(crate) fn perform(&self, key: &[u8], task: &Task<impl AsRef<[u8]>>) -> Result<Owned> {
         match task {
             Task::Get => Ok(Owned::Value(self.get(key)?)),
@@ -308,10 +313,10 @@ impl Handle {
         }
     }
 
-    /// Gives the answer of an operation of a batch to `visit`. One that must be a transaction, because some have begun since the batch
-    /// did, is done as one.
-    // A value that was read is handed on by its parts, and all else is apart, so that this is inlined: what is moved as a whole goes
-    // through memory, for which the processor waits.
+    /// Passes the answer of an operation of a batch to `visit`. An operation that must be a transaction, because some
+    /// have begun since the batch did, is run as one.
+    // A value that was read is passed on in its parts, and everything else is in a separate function, so that this one
+    // is inlined: an answer moved as a whole goes through memory, for which the processor waits.
     #[inline(always)]
     pub(crate) fn settle<T>(
         &self,
@@ -341,7 +346,7 @@ impl Handle {
         }
     }
 
-    /// An error, with the table's name.
+    /// Adds the table's name to an error.
     pub(crate) fn named(&self, error: AccessError) -> Error {
         match error {
             AccessError::Conflict { key, committed, .. } => {
@@ -354,7 +359,7 @@ impl Handle {
         }
     }
 
-    /// The error of a single operation that cannot be tried again.
+    /// The error of a single operation that cannot be retried.
     pub(crate) fn refused(&self, error: AccessError) -> Error {
         match error {
             // The table has been cleared.
@@ -375,9 +380,9 @@ impl Handle {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// The same into a buffer; whether there is a value.
-    // One function for all types of keys and values: the callers have little code, and the value does not go through memory
-    // inside of a `Result`.
+    /// The same into a buffer; returns whether there is a value.
+    // One function for all types of keys and values: callers stay small, and the value does not pass through memory
+    // inside a `Result`.
     #[inline(never)]
     pub(crate) fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
         self.get_into_by(self.tree(), key, target)
@@ -392,7 +397,7 @@ impl Handle {
         }
     }
 
-    /// What [`get_into_by`](Self::get_into_by) does about an error.
+    /// How [`get_into_by`](Self::get_into_by) handles an error.
     #[cold]
     #[inline(never)]
     fn get_past_pool(
@@ -437,12 +442,12 @@ impl Handle {
         });
     }
 
-    /// The key whose encoding these bytes are.
+    /// Decodes a key.
     pub(crate) fn key_of<K: KeyType + ?Sized>(&self, bytes: &[u8]) -> Result<K::Owned> {
         K::from_bytes(bytes.into()).ok_or_else(|| self.malformed("key", K::type_name()))
     }
 
-    /// The value whose encoding these bytes are.
+    /// Decodes a value.
     #[inline]
     pub(crate) fn value_of<V: ValueType + ?Sized>(&self, bytes: Cow<'_, [u8]>) -> Result<V::Owned> {
         match V::from_bytes(bytes) {
@@ -451,7 +456,7 @@ impl Handle {
         }
     }
 
-    /// The value whose encoding these bytes are, if there are any.
+    /// Decodes a value, if there is one.
     #[inline]
     pub(crate) fn value_if_any<'v, V: ValueType + ?Sized>(
         &self,
@@ -473,8 +478,8 @@ impl Handle {
         Ok(Cursor::new(self.tree().range(as_slice(lower), as_slice(upper))?, self.pool()))
     }
 
-    /// Changes a value, or whether there is one, in one step: `change` is called with the present value, and again if another
-    /// thread changes that meanwhile.
+    /// Changes, stores or removes a value atomically: `change` is called with the present value, and again if another
+    /// thread changes the value meanwhile.
     pub(crate) fn exchange<B: AsRef<[u8]>>(
         &self,
         key: &[u8],
@@ -491,28 +496,28 @@ impl Handle {
             }
             match tree.value(key)? {
                 None => return Ok(None),
-                // It was replaced by a large one in between: retry.
+                // The value was replaced by a large one in between: retry.
                 Some(value) if value.is_in_place() => {}
                 Some(value) => return Ok(Some(ValueReader::small(value.into_vec()))),
             }
         }
     }
 
-    /// A copy of a value that the pool has no room for: read in parts, past the pool.
+    /// A copy of a value for which the pool has no room: read in parts, past the pool.
     #[cold]
     pub(crate) fn read_whole(&self, tree: Tree<'_, Pool>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         loop {
             let Some(mut reader) = self.reader(tree, key)? else { return Ok(None) };
             let mut value = vec![0; reader.len() as usize];
             match reader.read_at(0, &mut value) {
-                // It was replaced meanwhile.
+                // The value was replaced meanwhile: retry.
                 Err(Error::Access(AccessError::ValueChanged)) => {}
                 done => return done.map(|_| Some(value)),
             }
         }
     }
 
-    /// Says which value the pool has no room for, and what to do, if that is the error.
+    /// Replaces an error about lack of room by one that names the value and says what to do.
     #[cold]
     pub(crate) fn name_large(&self, key: &[u8], error: Error) -> Error {
         let length = if error.is_about_room() { self.tree().value_length(key) } else { Ok(None) };
@@ -527,7 +532,7 @@ impl Handle {
     }
 }
 
-/// An operation on a tree.
+/// Runs an operation on a tree.
 pub(crate) fn perform_on(
     tree: Tree<'_, Pool>,
     key: &[u8],
@@ -547,7 +552,7 @@ pub(crate) fn perform_on(
     })
 }
 
-/// What becomes of a value.
+/// The outcome of a change of a value.
 pub(crate) enum Exchange<B> {
     Keep,
     Store(B),

@@ -1,7 +1,7 @@
-//! Heaps of objects as a database has them: what `vellum::objects` shows.
+//! Heaps of objects in a database: the public part of `vellum::objects`.
 //!
-//! A heap is a tree of the catalog that no program uses as a table, its directory, and pages of objects that the directory lists. The crate
-//! `objects` does the work; here its changes become as durable as those of tables.
+//! A heap consists of a tree in the catalog, its directory, which no program uses as a table, and pages of objects that
+//! the directory lists. The crate `objects` does the work; this module makes its changes as durable as those of tables.
 
 use crate::{
     Database, Error, Result, catalog,
@@ -16,7 +16,7 @@ use vellum_pool::Pool;
 
 /// A heap of objects: see [`objects`](crate::objects).
 ///
-/// Threads may share it, and use it by clones. While there is one, the heap cannot be dropped.
+/// Threads may share it or use clones of it. As long as one exists, the heap cannot be dropped.
 #[derive(Clone)]
 pub struct Heap {
     handle: Handle,
@@ -28,11 +28,11 @@ pub struct Heap {
 /// Several changes of a heap that happen together, or not at all: see [`Heap::change`].
 pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
 
-/// Brings objects into memory side by side: see [`Heap::fetcher`].
+/// Brings objects into memory by parallel reads: see [`Heap::fetcher`].
 ///
-/// A traversal that knows which objects come next begins them early and goes on; what it reads before that is there, it waits for. Here a
-/// whole has the list of its parts, and the parts lie near each other. Wholes are begun two batches before they are visited, and their
-/// parts one batch before:
+/// A traversal that knows which objects come next begins to fetch them early and goes on. If it reads an object that
+/// has not arrived yet, it waits for it. In this example a whole has the list of its parts, and the parts lie near each
+/// other. Wholes are begun two batches before they are visited, and their parts one batch before:
 ///
 /// ```
 /// use vellum::objects::{Array, Persistent, Ref};
@@ -81,14 +81,15 @@ pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is begun should be used soon: it is the first to go when memory is short, and at most a quarter of the pool is being read at a time.
+/// Objects whose fetch has begun should be used soon: their pages are the first to be evicted when memory is short, and
+/// at most a quarter of the pool is being read at a time.
 pub struct Fetcher<'h>(vellum_objects::Fetcher<'h, Pool>);
 
 impl Database {
-    /// Creates a heap of objects. It has a name like a table, and of a table and a heap of the same name there is one.
+    /// Creates a heap of objects. Heaps share their names with tables: a heap and a table cannot have the same name.
     ///
     /// # Errors
-    /// If there is one of that name, or the file cannot grow.
+    /// If the name is in use, or the file cannot grow.
     pub fn create_heap(&self, name: &str) -> Result<Heap> {
         let types = (catalog::bytes(), catalog::bytes());
         catalog::check(name, &types)?;
@@ -106,7 +107,8 @@ impl Database {
     /// Opens a heap of objects.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`] if there is none of that name, [`Error::IsTable`] if it is a table, or if the catalog cannot be read.
+    /// [`Error::NoSuchTable`] if there is none of that name, [`Error::IsTable`] if the name is that of a table, or if
+    /// the catalog cannot be read.
     pub fn heap(&self, name: &str) -> Result<Heap> {
         let check = |record: &TableRecord| {
             if record.is_heap { Ok(()) } else { Err(Error::IsTable { name: name.to_owned() }) }
@@ -122,7 +124,7 @@ impl Database {
     pub fn heap_or_create(&self, name: &str) -> Result<Heap> {
         match self.heap(name) {
             Err(Error::NoSuchTable { .. }) => match self.create_heap(name) {
-                // Another thread was faster.
+                // Another thread created it first.
                 Err(Error::TableExists { .. } | Error::Conflict { .. }) => self.heap(name),
                 other => other,
             },
@@ -139,8 +141,8 @@ impl Database {
         Ok(heaps.map(|(name, _)| name).collect())
     }
 
-    /// Drops a heap with all its objects: page by page, which takes as long as it is large. If that is interrupted, some objects are gone,
-    /// and it is done again.
+    /// Drops a heap with all its objects, page by page: the time this takes depends on the heap's size. If it is
+    /// interrupted, some objects are gone, and the call may be repeated.
     ///
     /// # Errors
     /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; or if a page cannot be read.
@@ -159,25 +161,27 @@ impl Database {
 }
 
 impl Heap {
-    /// The heap without durability.
+    /// The heap, whose changes are not yet durable.
     #[inline(always)]
     fn core(&self) -> vellum_objects::Heap<'_, Pool> {
         vellum_objects::Heap::open(self.handle.inner.durable.pool(), self.root, &self.state)
     }
 
-    /// Reads an object. In memory that costs a look at the state of its page, one at its first word, and its fields.
+    /// Reads an object. In memory that costs a look at the state of its page, one at the object's first word, and
+    /// decoding its fields.
     ///
     /// # Errors
-    /// [`ObjectError::Dangling`](crate::objects::ObjectError::Dangling) if it is not there any more,
-    /// [`OtherType`](crate::objects::ObjectError::OtherType) or [`TypeChanged`](crate::objects::ObjectError::TypeChanged) if it is of another
-    /// type, or if its page cannot be read or is damaged.
+    /// [`ObjectError::Dangling`](crate::objects::ObjectError::Dangling) if the object no longer exists,
+    /// [`OtherType`](crate::objects::ObjectError::OtherType) or
+    /// [`TypeChanged`](crate::objects::ObjectError::TypeChanged) if it has another type, or if its page cannot be read
+    /// or is damaged.
     #[inline(always)]
     pub fn get<T: Object>(&self, reference: Ref<T>) -> Result<T> {
         self.core().get(reference).map_err(Error::from)
     }
 
-    /// Reads one field of an object, or several, given as a tuple: that costs nothing for the others, texts and arrays among them. The
-    /// derive makes a constant for each named field of a struct, with its name in capital letters.
+    /// Reads one field of an object, or several, given as a tuple. The other fields cost nothing, even texts and
+    /// arrays. The derive makes a constant for each named field of a struct, with its name in capital letters.
     ///
     /// ```
     /// use vellum::objects::{Array, Persistent, Text};
@@ -210,10 +214,10 @@ impl Heap {
     /// Makes several changes that happen together, or not at all, and returns once they are as durable as
     /// [`Options::durability`](crate::Options::durability) says.
     ///
-    /// Threads do not wait for each other while they make changes. If something that `change` has read was changed by another thread before
-    /// it ended, what it did is thrown away, and it is called again; until that is found it may see one object as it was before the other
-    /// thread's change and another one as it was after it. What it does beside the heap it may do several times. Others see nothing of it
-    /// before it ends.
+    /// Threads do not wait for each other while they make changes. If something that `change` has read was changed by
+    /// another thread before the change ended, the effects of `change` are discarded and it is called again. Until that
+    /// is detected, it may see one object as it was before the other thread's change and another object as it was after
+    /// it. Side effects outside the heap may happen several times. Others see nothing of the change before it ends.
     ///
     /// ```
     /// use vellum::objects::{Persistent, Ref};
@@ -236,8 +240,8 @@ impl Heap {
     /// ```
     ///
     /// # Errors
-    /// Those of `change`, after which nothing has happened. A change writes at most 128 pages, and of a small pool an eighth:
-    /// [`ObjectError::ChangeTooLarge`](crate::objects::ObjectError::ChangeTooLarge).
+    /// Those of `change`, after which nothing has happened. A change may write at most 128 pages, or an eighth of a
+    /// small pool: [`ObjectError::ChangeTooLarge`](crate::objects::ObjectError::ChangeTooLarge).
     pub fn change<R>(&self, mut change: impl FnMut(&mut Change<'_, '_>) -> Result<R>) -> Result<R> {
         let done = self.core().change(|core| change(&mut Change(core)))?;
         self.handle.inner.commit()?;
@@ -247,7 +251,7 @@ impl Heap {
     /// Stores a new object: see [`Change::allocate`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::allocate`.
     pub fn allocate<T: Object>(&self, object: &T) -> Result<Ref<T>> {
         self.change(|change| change.allocate(object))
     }
@@ -255,15 +259,15 @@ impl Heap {
     /// Stores a new object near another one: see [`Change::allocate_near`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::allocate_near`.
     pub fn allocate_near<T: Object, N>(&self, near: Ref<N>, object: &T) -> Result<Ref<T>> {
         self.change(|change| change.allocate_near(near, object))
     }
 
-    /// Gives an object another value: see [`Change::set`].
+    /// Replaces the value of an object: see [`Change::set`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::set`.
     pub fn set<T: Object>(&self, reference: Ref<T>, object: &T) -> Result<()> {
         self.change(|change| change.set(reference, object))
     }
@@ -279,7 +283,7 @@ impl Heap {
     /// Deletes an object: see [`Change::delete`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::delete`.
     pub fn delete<T: Object>(&self, reference: Ref<T>) -> Result<()> {
         self.change(|change| change.delete(reference))
     }
@@ -287,33 +291,34 @@ impl Heap {
     /// The root of type `T`, if there is one.
     ///
     /// # Errors
-    /// If it cannot be read, or the type has changed.
+    /// If the root cannot be read, or the type has changed.
     pub fn root<T: Object>(&self) -> Result<Option<Ref<T>>> {
         Ok(self.core().root()?)
     }
 
-    /// Makes an object the root of its type, or takes the root away: see [`Change::set_root`].
+    /// Makes an object the root of its type, or removes the root: see [`Change::set_root`].
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Change::set_root`.
     pub fn set_root<T: Object>(&self, root: Option<Ref<T>>) -> Result<()> {
         self.change(|change| change.set_root(root))
     }
 
-    /// Shows the references to all objects of type `T`, in the order of their places, until `show` returns false. Those that come or
-    /// go meanwhile may be shown or not.
+    /// Calls `show` with references to all objects of type `T`, in the order of their places, until `show` returns
+    /// false. Objects that are allocated or deleted meanwhile may or may not be shown.
     ///
     /// # Errors
-    /// If a page cannot be read, and those of `show`.
+    /// If a page cannot be read, or `show` fails.
     pub fn for_each<T: Object>(&self, show: impl FnMut(Ref<T>) -> Result<bool>) -> Result<()> {
         self.core().for_each(show)
     }
 
-    /// Converts all objects of type `Old` to `New`, which has the same name in the heap: `#[persistent(name = "...")]` gives one of the two
-    /// its name. References to the objects stay as they are.
+    /// Converts all objects of type `Old` to `New`. Both types must have the same name in the heap:
+    /// `#[persistent(name = "...")]` sets the name of one of them. References to the objects stay valid.
     ///
-    /// Each object is converted by itself. If that is interrupted, by an error or a crash, it is done again, and goes on with those that are
-    /// left; until then these cannot be read as `New`. Other threads do not use objects of the type meanwhile.
+    /// Each object is converted by itself. If the conversion is interrupted by an error or a crash, repeat the call,
+    /// which goes on with the remaining objects; until then these cannot be read as `New`. Other threads must not use
+    /// objects of the type meanwhile.
     ///
     /// ```
     /// use vellum::objects::{ObjectError, Persistent, Ref, Text};
@@ -343,16 +348,16 @@ impl Heap {
     /// ```
     ///
     /// # Errors
-    /// [`ObjectError::NothingToConvert`](crate::objects::ObjectError::NothingToConvert) if the heap's type of this name is neither of the
-    /// two; and if an object cannot be read or stored.
+    /// [`ObjectError::NothingToConvert`](crate::objects::ObjectError::NothingToConvert) if the heap's type of this name
+    /// is neither of the two; also if an object cannot be read or stored.
     pub fn convert<Old: Object, New: Object>(&self, convert: impl FnMut(Old) -> New) -> Result<Converted> {
         let converted = self.core().convert(convert)?;
         self.handle.inner.commit()?;
         Ok(converted)
     }
 
-    /// Brings the pages of these objects into memory, all reads side by side, and returns when they are there. A thread that does so again
-    /// and again keeps a [`fetcher`](Self::fetcher).
+    /// Brings the pages of these objects into memory by parallel reads, and returns when they are there. A thread that
+    /// does so repeatedly keeps a [`fetcher`](Self::fetcher).
     ///
     /// # Errors
     /// If the system has no resources for it.
@@ -362,7 +367,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes what fetches objects, as many at a time as [`Options::read_depth`](crate::Options::read_depth) says.
+    /// Makes a fetcher of objects, with up to [`Options::read_depth`](crate::Options::read_depth) reads at a time.
     ///
     /// # Errors
     /// If the system has no resources for it.
@@ -370,7 +375,7 @@ impl Heap {
         Ok(Fetcher(self.core().fetcher(self.handle.inner.read_depth)?))
     }
 
-    /// Fetches the cache lines of an object that will be read soon, if it is in memory, and waits for none of it.
+    /// Prefetches the cache lines of an object that will be read soon, if it is in memory, without waiting.
     #[inline]
     pub fn prefetch<T: Object>(&self, reference: Ref<T>) {
         self.core().prefetch(reference);
@@ -386,16 +391,17 @@ impl Change<'_, '_> {
         Ok(self.0.get(reference)?)
     }
 
-    /// Stores a new object, and gives the reference to it. Until some object or root leads to it nothing is gained: a verification finds
-    /// it as unreachable.
+    /// Stores a new object and returns a reference to it. Until another object or a root refers to it, a verification
+    /// reports it as unreachable.
     ///
     /// # Errors
-    /// If its type is not as it is in the heap, it is too long, or the file cannot grow.
+    /// If its type differs from the type of the same name in the heap, it is too long, or the file cannot grow.
     pub fn allocate<T: Object>(&mut self, object: &T) -> Result<Ref<T>> {
         Ok(self.0.allocate(object)?)
     }
 
-    /// Stores a new object near another one: in the same page, if that has room. What is visited together is read together then.
+    /// Stores a new object near another one: in the same page, if that has room. Objects that are visited together are
+    /// then read together.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -403,8 +409,8 @@ impl Change<'_, '_> {
         Ok(self.0.allocate_near(near, object)?)
     }
 
-    /// Reserves the place of an object that is [set](Self::set) before this change ends: so that new objects can refer to each other in
-    /// circles.
+    /// Reserves the place of an object that is [set](Self::set) before this change ends, so that new objects can refer
+    /// to each other in cycles.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -420,7 +426,7 @@ impl Change<'_, '_> {
         Ok(self.0.reserve_near(near)?)
     }
 
-    /// Gives an object another value. It stays where it is, and so do references to it, however long the value is.
+    /// Replaces the value of an object. References to it stay valid, however long the value is.
     ///
     /// # Errors
     /// As for [`Heap::get`] and [`allocate`](Self::allocate).
@@ -436,8 +442,8 @@ impl Change<'_, '_> {
         Ok(self.0.update(reference, change)?)
     }
 
-    /// Deletes an object, with the texts and arrays in it. Objects to which it refers stay. Nothing should refer to it any more: following such a reference is an
-    /// error, and a verification finds it.
+    /// Deletes an object, with the texts and arrays in it. Objects to which it refers remain. Nothing should refer to
+    /// it any more: following such a reference is an error, and a verification reports it.
     ///
     /// # Errors
     /// As for [`Heap::get`].
@@ -453,7 +459,7 @@ impl Change<'_, '_> {
         Ok(self.0.root()?)
     }
 
-    /// Makes an object the root of its type, or takes the root away. A heap has one root for each type.
+    /// Makes an object the root of its type, or removes the root. A heap has one root for each type.
     ///
     /// # Errors
     /// If it cannot be stored.
@@ -463,20 +469,22 @@ impl Change<'_, '_> {
 }
 
 impl Fetcher<'_> {
-    /// Begins to read the pages of these objects, as far as they are not in memory, and there is memory for them at once. What is begun goes
-    /// on while the thread does something else; an object that is read meanwhile is waited for.
+    /// Begins to read those pages of these objects that are not in memory, as far as there is memory for them at once.
+    /// The reads go on while the thread does something else; reading an object whose page is still being read waits for
+    /// it.
     ///
-    /// That is a hint: a page that cannot be read now is read when an object of it is, and tells then what is wrong.
+    /// This is only a hint: a page that cannot be read now is read when one of its objects is, which then reports the
+    /// error.
     pub fn begin<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
         self.0.begin(references);
     }
 
-    /// Waits until all that was begun is there.
+    /// Waits until all fetches that were begun are done.
     pub fn wait(&mut self) {
         self.0.wait();
     }
 
-    /// [`begin`](Self::begin), and waits until they are there.
+    /// [`begin`](Self::begin), and waits until the objects are in memory.
     pub fn fetch_all<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
         self.0.fetch_all(references);
     }

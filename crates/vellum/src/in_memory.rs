@@ -1,4 +1,4 @@
-//! A recovery that runs on a copy in memory of what it changes ([`OverlayFile`]); the files are opened for reading only.
+//! Recovery in memory: changes go to an overlay ([`OverlayFile`]), and the files are opened for reading only.
 
 use crate::{Options, Recovery, Result, catalog};
 use std::{path::Path, sync::Arc};
@@ -14,15 +14,15 @@ pub(crate) fn open_base(path: &Path, options: &Options) -> Result<DiskFile> {
     Ok(opened.map_err(PoolError::from)?)
 }
 
-/// A file as a recovery would leave it.
+/// A file in the state in which recovery would leave it.
 pub(crate) struct Recovered {
     pub file: Arc<dyn File>,
     pub recovery: Option<Recovery>,
-    /// What was passed over.
+    /// The damage that was skipped.
     pub damage: Vec<TxnError>,
 }
 
-/// Recovers what a file would be in memory; the file and its log stay as they are.
+/// Recovers a database in memory; its file and its log stay as they are.
 pub(crate) fn recover_in_memory(
     file: &Arc<dyn File>,
     log: Arc<dyn Directory>,

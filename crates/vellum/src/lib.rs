@@ -24,33 +24,37 @@
 //! ```
 //!
 //! # What it promises today
-//! - Each operation on a table is atomic and visible to all threads at once, and durable when it returns, as far as
-//!   [`Options::durability`] asks for it. A database that was killed, or lost its power, recovers when it is opened: what
-//!   was acknowledged is there, and nothing in part.
-//! - A [`Transaction`] is several operations that happen together or not at all. It sees the database as it was when it
-//!   began (snapshot isolation, or serializable: [`IsolationLevel`]), and keeps no reader from anything. [`Database::run`]
-//!   runs one again that conflicts.
-//! - A database opened with [`Options::log`]`(false)` has transactions all the same, but nothing of it is durable: all of it is lost
-//!   unless it is closed.
+//! - Each operation on a table is atomic and at once visible to all threads. It is durable when it returns, to the
+//!   degree that [`Options::durability`] asks for. A database whose process was killed, or that lost power, recovers
+//!   when it is opened: everything that was acknowledged is there, and nothing is there in part.
+//! - A [`Transaction`] groups several operations that happen together or not at all. It sees the database as it was
+//!   when it began (snapshot isolation, or serializable: [`IsolationLevel`]) and never blocks a reader.
+//!   [`Database::run`] runs a transaction again after a conflict.
+//! - A database opened with [`Options::log`]`(false)` still has transactions, but nothing is durable: the whole
+//!   database is lost unless it is closed.
 //! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
-//! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
+//! - Bytes that were damaged on storage cause an error that names the page, never a panic or a silently wrong result.
 //!
 //! # Parts
 //! - [`Database`], [`Table`], [`Entries`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
-//! - [`TableName`], [`KeyType`], [`ValueType`]: tables with types of keys and values; [`TableOptions`]: plain ones, without versions;
-//! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one;
-//! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
-//! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
+//! - [`TableName`], [`KeyType`], [`ValueType`]: tables with typed keys and values; [`TableOptions`]: plain tables,
+//!   without versions;
+//! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one unit;
+//! - [`Table::multi_get`] and similar methods: many keys in one call, whose cache misses and reads overlap;
+//! - [`Table::bulk_load`] and [`BulkLoader`]: a table built from sorted input, several times as fast as by inserts;
 //!   [`Transaction::bulk_load`] as part of a transaction;
-//! - [`Table::lookups`], [`Transaction::lookups`]: the values of the keys of an iterator, as many reads of it under way as the device can do at once;
-//! - [`Table::get_async`], [`Transaction::get_async`] and their like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
-//! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
-//! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
-//! - [`Database::changes`]: what is committed, for other programs to follow;
-//! - [`Database::compact`]: the file shortened after much was removed;
-//! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
+//! - [`Table::lookups`], [`Transaction::lookups`]: the values of the keys of an iterator, with as many reads under way
+//!   as the device can handle at once;
+//! - [`Table::get_async`], [`Transaction::get_async`] and similar methods: futures for any runtime; [`Submissions`]:
+//!   for your own event loop;
+//! - [`Database::backup`], [`Backup`]: full and incremental backups of a database in use, and restoring from them;
+//! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: an archive of the log, and databases restored to a
+//!   point in time;
+//! - [`Database::changes`]: a feed of commits for other programs to follow;
+//! - [`Database::compact`]: shortens the file after much was removed;
+//! - [`Salvage`]: inspects a crashed or damaged database without changing it;
 //! - [`objects`]: heaps of objects that refer to each other, in the same file as tables;
-//! - [`pool`]: the pool by itself, for structures of your own on pages.
+//! - [`pool`]: the pool by itself, for your own structures on pages.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
@@ -155,5 +159,5 @@ pub use vellum_vm::{
 };
 pub use verify::{Problem, Progress, VerifyReport};
 
-/// A specialised result.
+/// A result whose error is [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

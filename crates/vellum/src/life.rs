@@ -1,22 +1,24 @@
-//! Whether a table that has handles is there, and what changes it.
+//! Whether an open table still exists, and which transactions change it.
 //!
-//! The catalog's record says whether a table exists; the first transaction to change the record wins. But changes of a table's
-//! *records* leave the catalog alone. So each transaction that changes some is entered as a [writer](Writers) of the table, a transaction
-//! that drops the table enters itself as its owner, and each refuses the other. Only its owner can change a table
-//! that was created and is not committed yet, either. The owner first says that the table is special, and then looks at all writers. A writer looks
-//! whether it is while its part of them is locked: so either the owner finds the writer, or the writer finds the owner.
+//! The catalog's record says whether a table exists; the first transaction to change the record wins. But changes of a
+//! table's *records* do not touch the catalog. So each transaction that changes records is registered as a
+//! [writer](Writers) of the table, a transaction that drops the table registers itself as its owner, and each excludes
+//! the other. A table that was created and is not committed yet can also be changed only by its owner. The owner first
+//! marks the table as special, and then looks at all writers. A writer checks the mark while it holds the lock of its
+//! part of the writers: so either the owner finds the writer, or the writer finds the owner.
 //!
 //! # Lock order
-//! The life of a table, and then a part of the writers.
+//! The life of a table, then a part of the writers.
 //!
 //! A dropped table's pages are freed when no snapshot sees the table and there are no handles on it: see `Inner::sweep`.
 //!
 //! # Generations
-//! Clearing or loading a table in a transaction gives it another tree: each that it has had is a *generation*, and the *current* one is that of the last commit. So a
-//! handle stays right: a single operation goes to the current one, a transaction to the one that it sees, for which it asks the
-//! catalog as long as there may be snapshots that see another one (the table is *divided* then). The tree of an earlier generation is truncated when no
-//! snapshot sees it. Its root stays, because a single operation may have come to it before, until the table has no handles, or is
-//! cleared again and takes it.
+//! Clearing or loading a table in a transaction gives it another tree: each tree that it has had is a *generation*, and
+//! the *current* generation is that of the last commit. So a handle stays valid: a single operation uses the current
+//! generation, a transaction the one that it sees. While snapshots may see a generation other than the current one (the
+//! table is *divided*), a transaction asks the catalog which one it sees. The tree of an earlier generation is
+//! truncated when no snapshot sees it. Its root stays, because a single operation may have reached it before, until the
+//! table has no handles, or is cleared again and reuses the root.
 
 use crate::{
     Error, Result,
@@ -33,20 +35,20 @@ use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
 use vellum_base::{Apart, PageId};
 
 /// A table that has handles.
-// What counts its owners is apart from what all operations read.
+// The reference counts are on a separate cache line from what all operations read.
 #[repr(align(64))]
 pub(crate) struct OpenTable {
-    /// Its name when it was opened first.
+    /// Its name when it was first opened.
     pub(crate) name: Arc<str>,
-    /// It keeps no versions: transactions cannot use it.
+    /// Whether it keeps no versions: transactions cannot use it.
     pub(crate) is_plain: bool,
     /// The root of the current generation.
     current: AtomicU64,
     /// The generations that it has had since it was opened.
     first: Generation,
-    /// Transactions may see another generation than the current one.
+    /// Whether transactions may see a generation other than the current one.
     is_divided: AtomicBool,
-    /// Whether its life says that not every thread may change it: operations look at that only.
+    /// Whether `life` restricts which threads may change it: operations look only at this flag.
     is_special: AtomicBool,
     writers: Arc<Writers>,
     life: Apart<Mutex<Life>>,
@@ -61,13 +63,14 @@ pub(crate) struct Generation {
 
 #[derive(Default)]
 struct Life {
-    /// The transaction that has created, cleared or dropped it, or loads it, and is not committed.
+    /// The uncommitted transaction that has created, cleared or dropped it, or is loading it.
     owner: Option<u64>,
-    /// It was dropped, or its creation was undone.
+    /// Whether it was dropped, or its creation was undone.
     is_gone: bool,
 }
 
-/// A transaction that has changed records of a table, or an operation that is about to, which keeps others from clearing and dropping it.
+/// A transaction that has changed records of a table, or an operation that is about to. It keeps others from clearing
+/// and dropping the table.
 pub(crate) struct Writing {
     entry: Entry,
     /// The root of the generation that it changes.
@@ -77,28 +80,28 @@ pub(crate) struct Writing {
 /// A tree that is to be freed, or a table with all its trees.
 pub(crate) struct Doomed {
     pub(crate) open: Arc<OpenTable>,
-    /// Snapshots that see this commit do not see it.
+    /// Snapshots that see this commit do not see the tree.
     pub(crate) time: u64,
     /// The root of an earlier generation; none if the table is gone.
     pub(crate) tree: Option<PageId>,
     pub(crate) contents: Contents,
 }
 
-/// What is left of a tree that is to be freed.
+/// How much is left of a tree that is to be freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
     /// Everything.
     Whole,
     /// A thread is truncating it.
     Going,
-    /// Its root.
+    /// Only its root.
     Nothing,
-    /// It could not be truncated, and is freed when the table has no handles.
+    /// Truncation failed; the tree is freed when the table has no handles.
     Unreadable,
 }
 
 impl OpenTable {
-    /// `writers` are those of all tables of the database.
+    /// `writers` contains the writers of all tables of the database.
     pub(crate) fn new(name: &str, record: &TableRecord, writers: &Arc<Writers>) -> Self {
         Self {
             name: name.into(),
@@ -115,7 +118,7 @@ impl OpenTable {
     /// The tree that single operations see.
     #[inline]
     pub(crate) fn current(&self) -> &Generation {
-        // Acquire: pairs with `end_owning`, so that the generation is found.
+        // Acquire: pairs with `end_owning`, so that the generation is visible.
         let root = PageId(self.current.load(Ordering::Acquire));
         if root == self.first.root { &self.first } else { self.generation(root).unwrap_or(&self.first) }
     }
@@ -126,11 +129,11 @@ impl OpenTable {
         &self.current
     }
 
-    /// Whether transactions may see another generation than the current one.
+    /// Whether transactions may see a generation other than the current one.
     #[inline]
     pub(crate) fn is_divided(&self) -> bool {
-        // Acquire: pairs with `begin_owning`. An operation that misses that has begun before the transaction that clears the table ends, and sees the
-        // current generation.
+        // Acquire: pairs with `begin_owning`. An operation that does not see the flag yet began before the transaction
+        // that clears the table ended, and sees the current generation.
         self.is_divided.load(Ordering::Acquire)
     }
 
@@ -143,7 +146,7 @@ impl OpenTable {
         self.generations().find(|generation| generation.root == root)
     }
 
-    /// Adds a generation that it will have.
+    /// Adds a future generation.
     pub(crate) fn add_generation(&self, root: PageId) {
         let mut last = &self.first;
         while last.root != root {
@@ -151,7 +154,7 @@ impl OpenTable {
         }
     }
 
-    /// All snapshots see the current generation, unless it is being cleared.
+    /// Notes that all snapshots see the current generation, unless the table is being cleared.
     pub(crate) fn unite(&self) {
         if self.is_divided() {
             self.update(|life| {
@@ -168,7 +171,7 @@ impl OpenTable {
     /// [`Error::NoSuchTable`] if it was dropped, [`Error::Conflict`] if an open transaction has created, loaded, cleared or dropped it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        // Acquire: pairs with `update`. An operation that comes a moment earlier comes before the drop.
+        // Acquire: pairs with `update`. An operation that comes a moment earlier is ordered before the drop.
         if self.is_special.load(Ordering::Acquire) { self.check_life() } else { Ok(()) }
     }
 
@@ -177,13 +180,13 @@ impl OpenTable {
         lock(&self.life.0).check(&self.name, None)
     }
 
-    /// Enters a transaction that is about to change records of the generation that it sees. `number` is its own; that of a single
-    /// operation is none.
+    /// Registers a transaction that is about to change records of the generation that it sees. `number` is that of the
+    /// transaction; none for a single operation.
     ///
     /// # Errors
-    /// As for [`check`](Self::check), and if the table was cleared since.
+    /// As for [`check`](Self::check), and if the table was cleared since the snapshot was taken.
     pub(crate) fn begin_writing(&self, number: Option<u64>, seen: PageId) -> Result<Writing> {
-        // Acquire: see `check`. What an owner that has ended has left as the current generation is found as well.
+        // Acquire: see `check`. This also makes the current generation visible that an owner has left.
         let is_allowed =
             || !self.is_special.load(Ordering::Acquire) && self.current.load(Ordering::Relaxed) == seen.0;
         match self.writers.enter(seen, number.unwrap_or_default(), is_allowed) {
@@ -197,23 +200,24 @@ impl OpenTable {
         let life = lock(&self.life.0);
         life.check(&self.name, number)?;
         self.check_seen(&life, seen)?;
-        // As long as there is the entry no other transaction gives it another one.
+        // As long as the entry exists, no other transaction replaces the current generation.
         let current = self.current().root;
         let entry = self.writers.enter(current, number.unwrap_or_default(), || true);
-        // It is always allowed.
+        // The entry is always allowed.
         entry.map(|entry| Writing { entry, seen }).ok_or_else(|| conflict(&self.name, false))
     }
 
-    /// Enters the owner of the table, which is about to create, load, clear or drop it, and sees this generation. Whether it gives the table
-    /// another generation is told as well.
+    /// Registers a transaction as the owner of the table, which it is about to create, load, clear or drop, and of
+    /// which it sees this generation. `replaces` says whether it gives the table another generation.
     ///
     /// # Errors
-    /// As for [`begin_writing`](Self::begin_writing), and if another transaction has changed records of it.
+    /// As for [`begin_writing`](Self::begin_writing), and if another transaction has changed records of the table.
     pub(crate) fn begin_owning(&self, owner: u64, (seen, replaces): (PageId, bool)) -> Result<()> {
         self.update(|life| {
             life.check(&self.name, Some(owner))?;
             self.check_seen(life, seen)?;
-            // Release: pairs with `check`. A writer that is entered after its part was looked at finds this by way of the part's lock.
+            // Release: pairs with `check`. A writer that enters a part after the owner has looked at that part sees the
+            // flag because of the part's lock.
             self.is_special.store(true, Ordering::Release);
             if self.writers.any(self.current().root, |number| number != owner) {
                 return Err(conflict(&self.name, false));
@@ -226,21 +230,21 @@ impl OpenTable {
         })
     }
 
-    /// Whether a transaction has created, loaded, cleared, dropped or changed it, and is open.
+    /// Whether this open transaction has created, loaded, cleared, dropped or changed the table.
     pub(crate) fn is_used_by(&self, transaction: u64) -> bool {
         let life = lock(&self.life.0);
         life.owner == Some(transaction)
             || self.writers.any(self.current().root, |number| number == transaction)
     }
 
-    /// Makes sure that the table was not cleared since a snapshot was taken. What its owner sees is its own.
+    /// Makes sure that the table was not cleared since a snapshot was taken. An owner sees its own generation.
     fn check_seen(&self, life: &Life, seen: PageId) -> Result<()> {
-        // Relaxed: it is changed while the life is locked.
+        // Relaxed: `current` is changed only while the life is locked.
         let is_current = self.current.load(Ordering::Relaxed) == seen.0;
         if is_current || life.owner.is_some() { Ok(()) } else { Err(conflict(&self.name, true)) }
     }
 
-    /// Its owner has ended, and has left it this generation if it has given it another one.
+    /// The owner has ended; `replaced` is the new current generation if the owner has replaced it.
     pub(crate) fn end_owning(&self, is_gone: bool, replaced: Option<PageId>) {
         self.update(|life| {
             if let Some(root) = replaced {
@@ -276,16 +280,16 @@ impl Life {
 }
 
 impl Writing {
-    /// Whether it is of a table, and this generation of it.
+    /// Whether it is an entry of this table, for this generation.
     pub(crate) fn is_of(&self, open: &OpenTable, seen: PageId) -> bool {
         self.seen == seen && self.entry.root() == open.current().root
     }
 }
 
-/// What a conflict about the catalog's record of a table names as its table.
+/// The table name in conflicts about a table's record in the catalog.
 pub(crate) const CATALOG: &str = "(catalog)";
 
-/// The conflict about the catalog's record of a table.
+/// A conflict about a table's record in the catalog.
 pub(crate) fn conflict(name: &str, committed: bool) -> Error {
     Error::Conflict { table: CATALOG.to_owned(), key: name.as_bytes().to_vec(), committed }
 }
@@ -301,7 +305,8 @@ mod tests {
         OpenTable::new("table", &record, &Arc::default())
     }
 
-    /// Two threads write records of a table, and others own it for a moment, each so many times. Returns how many times they could.
+    /// Two threads write records of a table, and others own it for a moment, `rounds` times each. Returns how often
+    /// they succeeded.
     fn meet(owners: u64, rounds: usize) -> usize {
         let root = PageId(5);
         let table = table_at(root);
@@ -362,7 +367,7 @@ mod tests {
         let second = table.begin_writing(Some(2), root).unwrap();
         assert!(table.begin_owning(1, (root, true)).is_err());
         drop(second);
-        // Nobody need look any more.
+        // No operation needs the slow path any more.
         assert!(table.check().is_ok());
         table.begin_owning(1, (root, true)).unwrap();
         assert!(table.begin_writing(Some(2), root).is_err() && table.begin_writing(None, root).is_err());
@@ -370,7 +375,7 @@ mod tests {
         let again = table.begin_writing(Some(1), PageId(6)).unwrap();
         assert!(again.is_of(&table, PageId(6)) && !again.is_of(&table, root));
         table.end_owning(false, Some(PageId(6)));
-        // It is entered as one of the generation that was.
+        // The second entry was made under the previous generation.
         drop((first, again));
         assert!(table.begin_writing(Some(3), root).is_err(), "it was cleared since");
         assert!(table.begin_writing(Some(3), PageId(6)).is_ok() && !table.is_used_by(3));

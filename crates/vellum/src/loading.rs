@@ -1,13 +1,15 @@
 //! Bulk loads as part of a transaction.
 //!
-//! The entries become a tree of their own, of which only the catalog's *doomed* record tells: see [`schema`](crate::schema). When the load is
-//! finished the table gets that tree, as it gets an empty one when it is cleared, so it is a new generation of the table: see
-//! [`life`](crate::life). The rest follows from there. Others see the new tree when the transaction is committed. If the transaction is
-//! undone, also after a crash, the tree is doomed again, and is freed as a whole. The nodes and large values are durable before the record
-//! that says that the tree has them, and so before the commit.
+//! The entries become a separate tree, known only by the catalog's *doomed* record: see [`schema`](crate::schema). When
+//! the load is finished, the table gets that tree, as it gets an empty one when it is cleared, so the tree is a new
+//! generation of the table: see [`life`](crate::life). Everything else follows from that. Others see the new tree when
+//! the transaction is committed. If the transaction is undone, also after a crash, the tree is doomed again and freed
+//! as a whole. The nodes and large values are durable before the record that assigns them to the tree, and so before
+//! the commit.
 //!
-//! The table must be empty, and stay so. The transaction therefore takes the table for itself when the load begins, and looks then whether there is
-//! anything in its tree, of whatever transaction. No other transaction can change the table from then on, and that takes no look at its records.
+//! The table must be empty and stay empty. Therefore the transaction takes ownership of the table when the load begins,
+//! and then checks whether its tree contains anything, from any transaction. From then on no other transaction can
+//! change the table, and that needs no look at its records.
 
 use crate::{
     AsKey, AsValue, BulkLoader, BulkOptions, Error, KeyType, Result, Table, Transaction, ValueType,
@@ -20,14 +22,14 @@ use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
 
 impl Transaction {
-    /// Begins to load entries in the order of their keys into a table, which must be empty. [`BulkLoader::finish`] makes them part of this
-    /// transaction: others see them when it is committed. See [`Table::bulk_loader`].
+    /// Begins to load entries in key order into a table, which must be empty. [`BulkLoader::finish`] makes them part of
+    /// this transaction: others see them when it is committed. See [`Table::bulk_loader`].
     ///
-    /// From here on the table is this transaction's: others cannot change it before this one has ended. Until the load is finished
-    /// this one sees the table empty, and must not store anything in it either.
+    /// From now on this transaction owns the table: others cannot change it before this transaction has ended. Until
+    /// the load is finished, this transaction sees the table as empty, and must not store anything in it either.
     ///
-    /// The entries themselves are not in the log. They are durable before the commit is, and their space is free if the transaction
-    /// is rolled back.
+    /// The entries themselves are not in the log. They are durable before the commit is, and their space is freed if
+    /// the transaction is rolled back.
     ///
     /// ```
     /// use vellum::TableName;
@@ -47,10 +49,10 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; [`Error::Conflict`] if another
-    /// transaction that is open has changed it, or has stored something in it since this one began, or has cleared, renamed or dropped
-    /// it. [`Error::PlainTable`] if it keeps no versions, and [`Error::NoSuchTable`] if this transaction does not see it. And if it
-    /// cannot be read, or the database is open for reading only.
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; [`Error::Conflict`] if
+    /// another open transaction has changed it, or another transaction has stored something in it since this one began,
+    /// or has cleared, renamed or dropped it; [`Error::PlainTable`] if it keeps no versions; [`Error::NoSuchTable`] if
+    /// this transaction does not see it. Also if it cannot be read, or the database is open for reading only.
     pub fn bulk_loader<'t, K, V>(&'t self, table: &'t Table<K, V>) -> Result<BulkLoader<'t, K, V>>
     where
         K: KeyType + ?Sized,
@@ -59,7 +61,7 @@ impl Transaction {
         self.bulk_loader_with(table, &BulkOptions::default())
     }
 
-    /// The same with options.
+    /// As [`bulk_loader`](Self::bulk_loader), with options.
     ///
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
@@ -79,8 +81,8 @@ impl Transaction {
         Ok(BulkLoader::new(load, (handle, root), Some(Box::new(part))))
     }
 
-    /// Loads entries in the order of their keys into a table, which must be empty, and returns how many there were. They are part of
-    /// this transaction: see [`bulk_loader`](Self::bulk_loader). After an error the table is as it was.
+    /// Loads entries in key order into a table, which must be empty, and returns their number. They are part of this
+    /// transaction: see [`bulk_loader`](Self::bulk_loader). After an error the table is as it was.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -112,10 +114,10 @@ impl Transaction {
         loader.finish()
     }
 
-    /// Takes a table that is empty for this transaction, and makes a tree for what will be loaded.
+    /// Takes ownership of an empty table for this transaction, and makes a tree for the entries to be loaded.
     fn begin_load(&self, table: &Handle) -> Result<TransactionPart<'_>> {
         let seen = table.tree_of(&self.open)?.root();
-        // Noted as read, if the transaction is serializable: whether the table is empty decides what becomes of it.
+        // Noted as read if the transaction is serializable: the outcome depends on whether the table is empty.
         let is_empty = self.read_range(table, &(Bound::Unbounded, Bound::Unbounded))?.next()?.is_none();
         if !is_empty {
             return Err(AccessError::NotEmpty.into());
@@ -123,20 +125,21 @@ impl Transaction {
         self.record_of(table, seen)?;
         self.own(&self.changing(), &table.open, seen, Fate::Reserved)?;
         self.check_empty(table, seen)?;
-        // Not a root that an earlier generation has left: a single operation may be on its way to that, and versions do not hide what
-        // is loaded.
+        // Do not reuse the root of an earlier generation: a single operation may be on its way to it, and versions do
+        // not hide what is loaded.
         Ok(TransactionPart { transaction: self, tree: NewTree::create(&self.open.inner, &table.open)? })
     }
 
-    /// Makes what was loaded the contents of the table.
+    /// Makes the loaded tree the contents of the table.
     fn finish_load(&self, table: &Handle, tree: NewTree, load: BulkLoad<'_, Pool>) -> Result<u64> {
-        // Held to the end: nothing of this transaction is taken back meanwhile, and so the tree stays.
+        // Held to the end: meanwhile nothing of this transaction can be rolled back to a savepoint, and so the tree
+        // stays.
         let changing = self.changing();
         self.check()?;
-        // It may have been cleared or dropped in this transaction.
+        // The table may have been cleared or dropped in this transaction.
         let seen = table.tree_of(&self.open)?.root();
         let (name, record) = self.record_of(table, seen)?;
-        // It is this transaction's already, unless that was taken back.
+        // The transaction owns the table already, unless that was rolled back.
         self.own(&changing, &table.open, seen, Fate::Reserved)?;
         self.check_empty(table, seen)?;
         self.replace_tree(&changing, (&name, &record), tree)?;
@@ -144,15 +147,16 @@ impl Transaction {
         load.finish_in(number).map_err(|error| table.named(error))
     }
 
-    /// Makes sure that there is nothing in a tree of a table that is this transaction's.
+    /// Makes sure that a tree of a table that this transaction owns is empty.
     fn check_empty(&self, table: &Handle, root: PageId) -> Result<()> {
         if is_planted("vellum", Plant::LoadedOverOthers)
             || self.open.inner.is_planted(Plant::LoadedOverOthers)
         {
             return Ok(());
         }
-        // What is there, be it committed or not. A single operation that was on its way when the table was taken has looked under the
-        // latch of its leaf whether a transaction is open. If it found none, it is done before this one reads the leaf.
+        // The contents, whether committed or not. A single operation that was under way when the table was taken has
+        // checked under the latch of its leaf whether a transaction is open. If it found none, it is done before this
+        // transaction reads the leaf.
         let tree = Tree::open(self.open.inner.pool(), root);
         let mut cursor = tree.range(Bound::Unbounded, Bound::Unbounded)?;
         let Some(entry) = cursor.next()? else { return Ok(()) };
@@ -168,7 +172,7 @@ impl Transaction {
         if let Some(record) = self.look_up(&table.name)?.filter(|record| record.root == root) {
             return Ok((table.name.as_ref().to_owned(), record));
         }
-        // It has been renamed since.
+        // The table has been renamed since.
         let found = self.records()?.into_iter().find(|(_, record)| record.root == root);
         found.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() })
     }
@@ -187,7 +191,7 @@ impl Part for TransactionPart<'_> {
 }
 
 impl Handle {
-    /// Enters a load that is no transaction, and is about to be finished in the tree with this root.
+    /// Registers a load outside of transactions that is about to be finished in the tree with this root.
     ///
     /// # Errors
     /// As for [`OpenTable::begin_writing`].

@@ -1,25 +1,26 @@
-//! The archive of a log, looked at.
+//! Inspecting the archive of a log.
 
 use crate::{Backup, Result};
 use std::{path::Path, sync::Arc};
 use vellum_txn::{Archive, ArchivedPart, LogError, TxnError};
 use vellum_vm::{Directory, DiskDirectory};
 
-/// The archive of the log of a database, to see what is in it. [`Options::log_archive`](crate::Options::log_archive) fills one.
+/// The contents of the archive of a database's log. [`Options::log_archive`](crate::Options::log_archive) fills an
+/// archive.
 pub struct LogArchive {
     parts: Vec<ArchivedPart>,
 }
 
 impl LogArchive {
-    /// Looks at the archive of the database of which a backup was made.
+    /// Reads the list of files of an archive; `backup` identifies the database to which it belongs.
     ///
     /// # Errors
-    /// If it cannot be read, or a file of it is damaged or belongs to another database.
+    /// If the archive cannot be read, or a file in it is damaged or belongs to another database.
     pub fn open(path: impl AsRef<Path>, backup: &Backup) -> Result<Self> {
         Self::open_in(Arc::new(DiskDirectory::new(path.as_ref())), backup)
     }
 
-    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    /// As [`open`](Self::open), in a directory that may be simulated.
     ///
     /// # Errors
     /// As for `open`.
@@ -33,8 +34,8 @@ impl LogArchive {
         &self.parts
     }
 
-    /// The first file that is needed to restore later points in time with a backup as the last one. Those before it are needed by
-    /// earlier backups only.
+    /// The first file that is needed to restore later points in time with `backup` as the last one. Only earlier
+    /// backups need the files before it.
     pub fn needed_by(&self, backup: &Backup) -> Option<&ArchivedPart> {
         self.parts.iter().find(|part| part.end > backup.log_needed())
     }

@@ -1,4 +1,5 @@
-//! Where the log of a database lies, and what transactions have no room for in memory: in a directory beside its file.
+//! The place of a database's log, and of transaction data for which there is no room in memory: a directory beside the
+//! database file.
 
 use crate::{Error, Result};
 use std::{
@@ -12,9 +13,9 @@ use vellum_vm::{Directory, DiskDirectory};
 /// The directory of a log.
 #[derive(Default)]
 pub(crate) struct LogPlace {
-    /// None if there is no place for one.
+    /// None if there is no place for a log.
     pub directory: Option<Arc<dyn Directory>>,
-    /// The directory that is made for it.
+    /// The path of the directory that is created for the log.
     path: Option<PathBuf>,
 }
 
@@ -30,7 +31,7 @@ impl LogPlace {
         Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) }
     }
 
-    /// Makes the directory if it is not there, durably.
+    /// Creates the directory durably, if it does not exist.
     pub fn make(&self) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         make_directory(path).map_err(|source| Error::LogDirectory { path: path.clone(), source })
@@ -38,12 +39,12 @@ impl LogPlace {
 
     /// Removes the directory, if nothing is left in it.
     pub fn remove(&self) {
-        // If that is refused, an empty directory stays, which the next opening uses.
+        // If that fails, an empty directory stays, which the next opening uses.
         let _ = self.path.as_ref().map(std::fs::remove_dir);
     }
 }
 
-/// Makes a directory if it is not there, durably: a log that vanishes with its directory is no log.
+/// Creates a directory durably, if it does not exist: a log is worthless if its directory can vanish.
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         Ok(()) => sync_parent(path),
@@ -52,7 +53,7 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes it durable that there is a directory.
+/// Makes a directory's entry in its parent durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()

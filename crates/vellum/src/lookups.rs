@@ -1,4 +1,4 @@
-//! The values of keys that come one after the other, while the reads for those to come are under way.
+//! Lookups of a sequence of keys, with the reads for later keys already under way.
 
 use crate::{
     AsKey, Error, KeyType, Result, Table, Transaction, ValueType, encoding::KeyBuffer, handle::Handle, nested,
@@ -7,10 +7,11 @@ use std::marker::PhantomData;
 use vellum_access::Tree;
 use vellum_pool::Pool;
 
-/// The keys of an iterator, each with its value, in their order. Made by [`Table::lookups`] and [`Transaction::lookups`].
+/// The keys of an iterator, in their order, each with its value. Made by [`Table::lookups`] and
+/// [`Transaction::lookups`].
 pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
     handle: &'t Handle,
-    /// The transaction that reads, if it is one, and the tree that it saw first.
+    /// The transaction that reads, if any, and the tree that it saw first.
     reader: Option<(&'t Transaction, Tree<'t, Pool>)>,
     lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
     values: PhantomData<fn() -> Box<V>>,
@@ -47,14 +48,15 @@ impl<K: KeyType + ?Sized, I: Iterator<Item: AsKey<K>>> Iterator for EncodedKeys<
 }
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
-    /// The values of the keys of an iterator, each with its key and in their order.
+    /// The values of the keys of an iterator, in their order, each with its key.
     ///
-    /// Keys are taken from the iterator some way ahead, as many as can overlap: in memory a few dozen, beyond memory twice as many as
-    /// [`Options::read_depth`](crate::Options::read_depth). So the device is kept busy from the first key to the last, where
-    /// [`multi_get`](Self::multi_get) waits for its slowest read before the next call begins; and no more than these keys and values are in memory.
+    /// Keys are taken from the iterator in advance, as many as can overlap: in memory a few dozen, beyond memory twice
+    /// as many as [`Options::read_depth`](crate::Options::read_depth). So the device is kept busy from the first key to
+    /// the last, whereas each call of [`multi_get`](Self::multi_get) waits for its slowest read; and only these keys
+    /// and values are held in memory.
     ///
-    /// Each value is what the key had at some moment between the time when its key was taken and now. What this thread writes to the
-    /// table meanwhile may or may not be seen.
+    /// Each value is the one that the key had at some moment between the time when its key was taken and now. What this
+    /// thread writes to the table meanwhile may or may not be seen.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -68,18 +70,18 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// Each lookup has its own: as for [`get`](Self::get).
+    /// Each lookup has its own error: as for [`get`](Self::get).
     pub fn lookups<I: IntoIterator<Item: AsKey<K>>>(&self, keys: I) -> Lookups<'_, K, V, I::IntoIter> {
         Lookups::new(&self.handle, None, keys.into_iter())
     }
 }
 
 impl Transaction {
-    /// The values of the keys of an iterator, each with its key and in their order, as this transaction sees them. See
+    /// The values of the keys of an iterator, in their order, each with its key, as this transaction sees them. See
     /// [`Table::lookups`].
     ///
-    /// What this transaction itself writes to the table meanwhile may or may not be seen. Of a serializable one those keys count as read
-    /// whose values were shown, and not those that were taken ahead.
+    /// What this transaction itself writes to the table meanwhile may or may not be seen. In a serializable transaction
+    /// only keys whose values were returned count as read, not those that were taken in advance.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -98,7 +100,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As for [`get`](Self::get); and each lookup has its own.
+    /// As for [`get`](Self::get); also, each lookup has its own error.
     pub fn lookups<'t, K, V, I>(
         &'t self,
         table: &'t Table<K, V>,
@@ -132,7 +134,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
         nested::check(handle.pool());
         let tree = match reader {
             None => handle.tree(),
-            // One that is over says so with each key.
+            // If the transaction is over, each key gets that error.
             Some((transaction, first)) => transaction.read_untracked(handle).unwrap_or(*first),
         };
         lookups.next_with(tree, |Encoded { key, bytes }, value| {
@@ -151,7 +153,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
 }
 
 impl Handle {
-    /// A value for which the pool has no room.
+    /// Reads a value for which the pool has no room.
     #[cold]
     fn get_whole<V: ValueType + ?Sized>(
         &self,

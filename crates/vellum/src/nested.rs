@@ -1,9 +1,9 @@
-//! A use of the database inside a change of one of its values, which would wait for itself.
+//! Detects a use of the database inside a change of one of its values, which would wait for itself.
 //!
-//! A closure that changes a value where it lies runs under the latch of the value's page. If it uses the same
-//! database, it waits for a latch that its own thread holds, at once or when another page happens to lie in the
-//! way. Debug builds note, for each thread, which databases it is changing, and panic where one of them is used.
-//! Another database, and other threads, are free. In release builds nothing of this is there.
+//! A closure that changes a value in place runs under the latch of the value's page. If it uses the same database, it
+//! waits for a latch that its own thread holds, immediately or when another page happens to be affected. Debug builds
+//! note for each thread which databases it is changing, and panic where one of them is used. Other databases and other
+//! threads are not restricted. Release builds contain none of this.
 
 use vellum_pool::Pool;
 
@@ -18,7 +18,7 @@ fn address(pool: &Pool) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-/// Runs a change of a value of `pool`.
+/// Runs a closure that changes a value in `pool`.
 #[inline]
 #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "see the module"))]
 pub(crate) fn changing<T>(pool: &Pool, change: impl FnOnce() -> T) -> T {
@@ -36,7 +36,7 @@ pub(crate) fn changing<T>(pool: &Pool, change: impl FnOnce() -> T) -> T {
     change()
 }
 
-/// Makes sure that this thread is not changing a value of `pool`.
+/// Makes sure that this thread is not changing a value in `pool`.
 ///
 /// # Panics
 /// In debug builds, if it is.

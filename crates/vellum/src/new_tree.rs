@@ -1,10 +1,10 @@
-//! A tree for a table that nothing else knows yet than the catalog's record that it is doomed.
+//! A tree for a table, known only by its doomed record in the catalog so far.
 
 use crate::{Result, catalog, life::OpenTable, shared::Inner};
 use std::sync::Arc;
 use vellum_base::PageId;
 
-/// An empty tree that a table is to have. It is freed unless it is [kept](Self::keep).
+/// An empty tree that a table will get. It is freed unless it is [kept](Self::keep).
 pub(crate) struct NewTree {
     inner: Arc<Inner>,
     pub(crate) open: Arc<OpenTable>,
@@ -17,12 +17,12 @@ impl NewTree {
         Ok(Self::of(inner, open, catalog::create_doomed(inner.pool())?))
     }
 
-    /// One that is there already.
+    /// Uses an existing tree.
     pub(crate) fn of(inner: &Arc<Inner>, open: &Arc<OpenTable>, root: PageId) -> Self {
         Self { inner: inner.clone(), open: open.clone(), root, is_kept: false }
     }
 
-    /// Something else sees to it that the tree is freed.
+    /// Hands over responsibility for freeing the tree.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }

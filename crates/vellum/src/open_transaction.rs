@@ -10,7 +10,7 @@ use vellum_txn::{CommitError, Savepoint};
 pub(crate) struct OpenTransaction {
     pub(crate) inner: Arc<Inner>,
     pub(crate) transaction: Arc<vellum_txn::Transaction>,
-    /// The tables that it has created and dropped.
+    /// The tables that it has created, replaced and dropped.
     pub(crate) owned: Mutex<Owned>,
     is_ended: bool,
 }
@@ -19,16 +19,16 @@ impl OpenTransaction {
     #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Self {
         let place = Location::caller();
-        // An operation that meets what is left hears why.
+        // If this fails, an operation that meets a remaining change gets the error.
         let _ = inner.undo_rest();
         let transaction = Arc::new(inner.durable.begin(is_serializable, place));
         Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }
     }
 
-    /// Makes what was changed visible. It is durable when the last record of this thread is.
+    /// Makes the changes visible. They are durable when the last log record of this thread is.
     ///
     /// # Errors
-    /// If its snapshot has been ended, or it is serializable and what it has read was changed.
+    /// If its snapshot has been ended, or it is serializable and something it has read was changed.
     pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, CommitError> {
         self.transaction.commit(self.inner.pool())?;
         self.is_ended = true;
@@ -41,7 +41,7 @@ impl OpenTransaction {
         self.undo(inner.pool())
     }
 
-    /// Undoes everything. What cannot be undone now, a later transaction does, or the next opening of the database.
+    /// Undoes everything. A later transaction, or the next opening of the database, undoes what cannot be undone now.
     fn undo(&mut self, pool: &Pool) -> Result<()> {
         self.is_ended = true;
         let undone = self.transaction.rollback(pool);
@@ -59,7 +59,7 @@ impl OpenTransaction {
         Ok(undone?)
     }
 
-    /// What was done to tables since a savepoint, or at all, is undone.
+    /// Undoes the changes of whole tables since a savepoint, or all of them.
     pub(crate) fn undo_owned(&self, since: Option<Savepoint>) {
         lock(&self.owned).undo(&self.inner, since);
     }

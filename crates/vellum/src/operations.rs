@@ -38,8 +38,8 @@ impl Transaction {
         table.handle.get_into_by(self.read_keys(&table.handle, [&key])?, key.as_ref(), target)
     }
 
-    /// [`get`](Self::get) of what need not stay as it is until this transaction is committed, for a serializable one: that others
-    /// change it meanwhile does not make this one fail.
+    /// [`get`](Self::get) of a value that need not stay unchanged until this transaction is committed. If this
+    /// transaction is serializable, a change of the value by others does not make it fail.
     ///
     /// # Errors
     /// As for `get`.
@@ -56,8 +56,8 @@ impl Transaction {
         table.get_by(self.read_untracked(table)?, key)
     }
 
-    /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
-    /// transaction can change it before this one has ended, nor store one if there is none.
+    /// The value of a key that this transaction is about to change, or that no other transaction may change meanwhile:
+    /// until this transaction has ended, no other one can change the value, or store one if there is none.
     ///
     /// # Errors
     /// As for [`get`](Self::get); [`Error::Conflict`](crate::Error::Conflict) if another transaction has changed it.
@@ -118,8 +118,8 @@ impl Transaction {
         Entries::begin(&table.handle, Source::Transaction(self), range.bounds())
     }
 
-    /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
-    /// others change it meanwhile does not make this one fail.
+    /// [`range`](Self::range) of entries that need not stay unchanged until this transaction is committed. If this
+    /// transaction is serializable, a change of them by others does not make it fail.
     ///
     /// # Errors
     /// As for `range`.
@@ -175,7 +175,7 @@ impl Transaction {
         self.cursor(table, range)?.count()
     }
 
-    /// The entry with the least key.
+    /// The entry with the smallest key.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -187,7 +187,7 @@ impl Transaction {
         self.range(table, ..)?.next().transpose()
     }
 
-    /// The entry with the greatest key.
+    /// The entry with the largest key.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -199,11 +199,11 @@ impl Transaction {
         self.range(table, ..)?.next_back().transpose()
     }
 
-    /// Removes the entry with the least key, and returns it.
+    /// Removes the entry with the smallest key and returns it.
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`remove`](Self::remove): of two transactions that take the same entry, the second is told
-    /// at once.
+    /// As for [`get`](Self::get) and [`remove`](Self::remove). If two transactions take the same entry, the second
+    /// immediately gets a conflict.
     pub fn pop_first<K, V>(&self, table: &Table<K, V>) -> Result<Option<(K::Owned, V::Owned)>>
     where
         K: KeyType + ?Sized,
@@ -213,7 +213,7 @@ impl Transaction {
         self.pop(table, cursor.next()?)
     }
 
-    /// Removes the entry with the greatest key, and returns it: see [`pop_first`](Self::pop_first).
+    /// Removes the entry with the largest key and returns it: see [`pop_first`](Self::pop_first).
     ///
     /// # Errors
     /// As for `pop_first`.
@@ -244,8 +244,8 @@ impl Transaction {
         Ok(Some(popped))
     }
 
-    /// Replaces the value of a key by what `change` makes of it, whatever length that has: with `None` there is, or shall be, no
-    /// value. See [`Table::update_with`].
+    /// Replaces the value of a key with the result of `change`, which may have any length. `None` stands for no value,
+    /// both as the argument and as the result. See [`Table::update_with`].
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`put`](Self::put).
@@ -262,7 +262,7 @@ impl Transaction {
         self.exchange(&table.handle, key.encoded().as_ref(), |value| table.changed(value, &mut change))
     }
 
-    /// Stores `new` under a key if its value is `old`; returns whether it was. See [`Table::compare_and_swap`].
+    /// Stores `new` under a key if the current value is `old`; returns whether it was. See [`Table::compare_and_swap`].
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`put`](Self::put).
@@ -281,7 +281,7 @@ impl Transaction {
         self.compare_and(table, key, old, || Exchange::Store(new.as_ref()))
     }
 
-    /// Removes a key if its value is `old`; returns whether it was. See [`Table::compare_and_swap`].
+    /// Removes a key if the current value is `old`; returns whether it was. See [`Table::compare_and_swap`].
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`remove`](Self::remove).
@@ -317,8 +317,7 @@ impl Transaction {
         Ok(is_equal)
     }
 
-    /// Changes a value, or whether there is one. That it was looked at counts as a read of a serializable transaction, whatever
-    /// becomes of it.
+    /// Changes, stores or removes a value. For a serializable transaction this counts as a read, whatever the outcome.
     fn exchange<B: AsRef<[u8]>>(
         &self,
         table: &Handle,
@@ -344,7 +343,7 @@ impl Transaction {
         Ok(written.into())
     }
 
-    /// Stores a value under a key that has none; returns whether it had none. See [`Table::insert`].
+    /// Stores a value under a key that has none; returns whether it stored it. See [`Table::insert`].
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -364,7 +363,7 @@ impl Transaction {
         Ok(done)
     }
 
-    /// Replaces the value of a key that has one; returns whether it had one. See [`Table::update`].
+    /// Replaces the value of a key that has one; returns whether it did so. See [`Table::update`].
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -384,7 +383,7 @@ impl Transaction {
         Ok(done)
     }
 
-    /// Lets `change` change a value where it lies. See [`Table::modify`].
+    /// Lets `change` change a value in place. See [`Table::modify`].
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -405,7 +404,7 @@ impl Transaction {
         Ok(done)
     }
 
-    /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
+    /// Removes a key and its value; returns whether the key was there. See [`Table::remove`].
     ///
     /// # Errors
     /// As for [`put`](Self::put).

@@ -1,4 +1,4 @@
-//! How a database is opened.
+//! Options for opening a database.
 
 use crate::{IsolationLevel, Result};
 use std::{
@@ -13,7 +13,7 @@ use vellum_vm::{CreateMode, Directory, DiskDirectory, File, IoEngine, ReleaseMet
 /// The name under which the pool knows the files of this crate.
 const APPLICATION: &str = "vellum database";
 
-/// How to open a database. The defaults suit a pool of 64 MiB on a machine of today.
+/// How to open a database. The defaults suit a pool of 64 MiB on a current machine.
 ///
 /// ```
 /// let options = vellum::Options::default().pool_bytes(1 << 30).read_only(true);
@@ -26,7 +26,7 @@ pub struct Options {
     pub(crate) log_settings: LogSettings,
     pub(crate) durability: Durability,
     pub(crate) isolation: IsolationLevel,
-    /// The directory of the archive, which is made if it is not there.
+    /// The directory of the archive, which is created if it does not exist.
     pub(crate) archive_path: Option<PathBuf>,
 }
 
@@ -45,8 +45,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most memory that pages may take, in bytes. Default 64 MiB, least
-    /// [`POOL_BYTES_MIN`](crate::pool::POOL_BYTES_MIN) (64 KiB), most the machine's memory. Up to 16 bytes for each
+    /// The most memory that pages may take, in bytes. Default 64 MiB; at least
+    /// [`POOL_BYTES_MIN`](crate::pool::POOL_BYTES_MIN) (64 KiB), at most the machine's memory. Up to 16 bytes for each
     /// 4 KiB of data, and a few MiB, come on top.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
@@ -54,119 +54,122 @@ impl Options {
         self
     }
 
-    /// How large the file may become while it is open, in bytes: so much address space is reserved, which
-    /// costs nothing until it is used. Default 1 TiB, least
-    /// [`CAPACITY_BYTES_MIN`](crate::pool::CAPACITY_BYTES_MIN) (64 KiB). A file that has more than half of that already may
-    /// become twice as large as it is.
+    /// How large the file may become while it is open, in bytes. That much address space is reserved, which costs
+    /// nothing until it is used. Default 1 TiB, at least [`CAPACITY_BYTES_MIN`](crate::pool::CAPACITY_BYTES_MIN) (64
+    /// KiB). A file that is already larger than half of this may grow to twice its size.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.pool = self.pool.capacity_bytes(bytes);
         self
     }
 
-    /// Forces a way of giving memory back to the system; by default the best one that works is found.
+    /// Forces a method of returning memory to the system; by default the best one that works is used.
     #[must_use]
     pub fn release_method(mut self, method: ReleaseMethod) -> Self {
         self.pool = self.pool.release_method(method);
         self
     }
 
-    /// Forces a way of doing I/O; by default io_uring where the system allows it.
+    /// Forces an I/O engine; by default io_uring where the system allows it.
     #[must_use]
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.pool = self.pool.io_engine(engine);
         self
     }
 
-    /// Forces direct or buffered I/O; by default direct where the file system has it.
+    /// Forces direct or buffered I/O; by default direct where the file system supports it.
     #[must_use]
     pub fn direct_io(mut self, direct: bool) -> Self {
         self.pool = self.pool.direct_io(direct);
         self
     }
 
-    /// How many reads of one batch (see [`Table::multi_get`](crate::Table::multi_get)) may be under way at once; 1
-    /// to 4096, default 256. More keep a fast device busier and let a single read take longer.
+    /// How many reads of one batch (see [`Table::multi_get`](crate::Table::multi_get)) may be under way at once; 1 to
+    /// 4096, default 256. A higher number keeps a fast device busier, but a single read takes longer.
     #[must_use]
     pub fn read_depth(mut self, depth: usize) -> Self {
         self.read_depth = depth.clamp(1, 4096);
         self
     }
 
-    /// Opens for reading only: nothing is written, and several processes may do so at once.
+    /// Opens for reading only: nothing is written, and several processes may have the database open at once.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.pool = self.pool.read_only(read_only);
         self
     }
 
-    /// Counts the hits in the pool, too, which makes each of them slower.
+    /// Also counts the hits in the pool, which makes each of them slower.
     #[must_use]
     pub fn count_hits(mut self, count: bool) -> Self {
         self.pool = self.pool.count_hits(count);
         self
     }
 
-    /// Whether runs of pages that stay in memory are moved into huge pages while storage is nearly idle (no more than 16 MiB a second), slowly if other threads
-    /// are not, and a growing file gets huge pages in memory at once where they are quickly had. Lookups in a large
-    /// pool become faster. Default true; needs [`background_eviction`](Self::background_eviction) and
-    /// Linux 6.1.
+    /// Whether runs of pages that stay in memory are moved into huge pages, which makes lookups in a large pool faster.
+    /// That happens while storage is nearly idle (no more than 16 MiB a second), and slowly while other threads are
+    /// busy. A growing file gets huge pages from the start where they are cheap to obtain. Default true; needs
+    /// [`background_eviction`](Self::background_eviction) and Linux 6.1.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.pool = self.pool.huge_pages(huge_pages);
         self
     }
 
-    /// Whether a thread keeps free pages ready. Default true.
+    /// Whether a background thread keeps free pages ready. Default true.
     #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.pool = self.pool.background_eviction(background);
         self
     }
 
-    /// Whether changes are logged. Default true. Without a log a database is consistent on storage only when it has been
-    /// closed: after a crash, or when its process is killed, **all of it is lost**, also what transactions have committed; all else
-    /// they do as ever. That is for building a database that can be built again, and for measuring. A database may be opened with a log at one time and without at another, if it was
-    /// closed in between.
+    /// Whether changes are logged. Default true. Without a log a database is consistent on storage only when it has
+    /// been closed: after a crash, or when its process is killed, **all of it is lost**, including committed
+    /// transactions. Otherwise transactions work as usual. This is for databases that can be rebuilt, and for
+    /// measurements. A database may be opened with a log at one time and without at another, if it was closed in
+    /// between.
     #[must_use]
     pub fn log(mut self, log: bool) -> Self {
         self.log = log;
         self
     }
 
-    /// When a change counts as done: when it returns. Default [`Durability::Synced`].
+    /// How durable a change is when the operation that makes it returns. Default [`Durability::Synced`].
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How transactions are kept apart that ask for nothing else. Default [`IsolationLevel::Snapshot`].
+    /// The isolation level of transactions that ask for no other. Default [`IsolationLevel::Snapshot`].
     #[must_use]
     pub fn isolation(mut self, isolation: IsolationLevel) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// How long a transaction may be open, and how much it may hold back. One that goes beyond gets
-    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld), and what was kept for it goes. By default there is no limit.
+    /// How long a transaction may be open, and how much it may hold back. A transaction that exceeds the limit gets
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld), and what was kept for it is discarded. By default there
+    /// is no limit.
     #[must_use]
     pub fn snapshot_limit(mut self, limit: SnapshotLimit) -> Self {
         self.log_settings.snapshot_limit = limit;
         self
     }
 
-    /// Archives the log in a directory, which is made if it is not there: all that is committed is copied there, a segment
-    /// ([`log_segment_bytes`](Self::log_segment_bytes)) at a time when it is full, and the rest when the database is closed or
-    /// by [`Database::archive_log`](crate::Database::archive_log). From a backup and the archive a database is restored as it was
-    /// at any later moment: see [`RestoreOptions::archive`](crate::RestoreOptions::archive).
+    /// Archives the log in a directory, which is created if it does not exist. Everything that is committed is copied
+    /// there: a segment ([`log_segment_bytes`](Self::log_segment_bytes)) at a time when it is full, and the rest when
+    /// the database is closed or by [`Database::archive_log`](crate::Database::archive_log). From a backup and the
+    /// archive, a database can be restored as it was at any later moment: see
+    /// [`RestoreOptions::archive`](crate::RestoreOptions::archive).
     ///
-    /// What is not archived yet the log keeps. So if the archive cannot be written the log grows, and nothing else happens:
-    /// [`LogState::archive`](crate::LogState) says why, and how far it is; it is tried again every second. Only closing the database
-    /// fails then. The files of the archive are yours to delete: [`LogArchive`](crate::LogArchive) says which a backup needs.
+    /// The log keeps what is not archived yet. So if the archive cannot be written, the log grows, but nothing else
+    /// happens: [`LogState::archive`](crate::LogState) says why and how far the archive is; the write is retried every
+    /// second. Only closing the database fails in that state. You may delete files of the archive;
+    /// [`LogArchive`](crate::LogArchive) says which ones a backup needs.
     ///
-    /// Large values, and what is bulk loaded, are written to the log, too. A database of which only some sessions are archived has
-    /// an archive with gaps, over which nothing is restored; a new backup begins anew.
+    /// Large values and bulk loads are written to the log, too. If the log is archived in some sessions only, the
+    /// archive has gaps, and nothing can be restored across a gap; a new backup makes a new start.
     #[must_use]
     pub fn log_archive(mut self, directory: impl AsRef<Path>) -> Self {
         self.archive_path = Some(directory.as_ref().to_owned());
@@ -174,17 +177,18 @@ impl Options {
         self
     }
 
-    /// Whether the log holds every value whole, for feeds of changes ([`Database::changes`](crate::Database::changes)) that are to tell what a
-    /// record was after each of its changes: what [`Table::modify`](crate::Table::modify) changes is logged with the bytes that stay, and
-    /// large values and bulk loads are logged as well. So the log takes more room, up to twice the value for each `modify`. Default false.
-    /// It is a matter of what is logged from now on; feeds tell of what was logged before as it was logged.
+    /// Whether the log holds every value in full, for feeds of changes
+    /// ([`Database::changes`](crate::Database::changes)) that must tell what a record was after each change: changes by
+    /// [`Table::modify`](crate::Table::modify) are logged together with the unchanged bytes, and large values and bulk
+    /// loads are logged as well. The log takes more room: up to twice the value for each `modify`. Default false. The
+    /// option affects only what is logged from now on; feeds report earlier changes as they were logged.
     #[must_use]
     pub fn log_whole_values(mut self, whole: bool) -> Self {
         self.log_settings.whole_values = whole;
         self
     }
 
-    /// As [`log_archive`](Self::log_archive), in a directory that may be a simulated one.
+    /// As [`log_archive`](Self::log_archive), in a directory that may be simulated.
     #[must_use]
     pub fn log_archive_in(mut self, directory: Arc<dyn Directory>) -> Self {
         self.archive_path = None;
@@ -192,25 +196,26 @@ impl Options {
         self
     }
 
-    /// The same without an archive.
+    /// The same options without an archive.
     pub(crate) fn without_archive(mut self) -> Self {
         self.archive_path = None;
         self.log_settings.archive = None;
         self
     }
 
-    /// How much memory earlier versions of records may take, in bytes, that transactions must not see changed yet; and an eighth of
-    /// that what each open transaction has to put back if it is rolled back. Beyond that they go to a file in the log's directory,
-    /// which is there only while it is needed; a quarter of the limit, at least 1 MiB, is its cache then, beside the pool. It may
-    /// grow to 1 TiB. Old snapshots are shown leaves as they were, which are kept in that file. Default 64 MiB.
+    /// How much memory, in bytes, earlier versions of records may take that open transactions still see; the undo data
+    /// of each open transaction may take an eighth of it. Beyond that, both go to a file in the log's directory, which
+    /// exists only while it is needed and may grow to 1 TiB; it has a cache of a quarter of this limit, at least 1 MiB,
+    /// in addition to the pool. Old snapshots are shown leaves as they were, which are kept in that file. Default 64
+    /// MiB.
     #[must_use]
     pub fn version_memory_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.version_memory_bytes = bytes;
         self
     }
 
-    /// The size of the log's files, in bytes: a multiple of 4096, at least 8192. Default 16 MiB. A log that is there keeps the
-    /// size that it has.
+    /// The size of the log's files, in bytes: a multiple of 4096, at least 8192. Default 16 MiB. An existing log keeps
+    /// its size.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.segment_bytes = bytes;
@@ -224,8 +229,8 @@ impl Options {
         self
     }
 
-    /// How much log there may be, in bytes, before a checkpoint is taken in the background: about so much is read when the
-    /// database is opened after a crash. Default 512 MiB; `u64::MAX` takes none.
+    /// How much log may accumulate, in bytes, before a checkpoint is taken in the background: about that much is read
+    /// when the database is opened after a crash. Default 512 MiB; `u64::MAX` disables these checkpoints.
     #[must_use]
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.checkpoint_bytes = bytes;
@@ -239,9 +244,9 @@ impl Options {
         self
     }
 
-    /// Whether a thread takes checkpoints. Default true; without it the log grows until
-    /// [`Database::checkpoint`](crate::Database::checkpoint), also after a crash: the opening takes one only if there is more
-    /// log than [`checkpoint_log_bytes`](Self::checkpoint_log_bytes).
+    /// Whether a background thread takes checkpoints. Default true. Without it the log grows until
+    /// [`Database::checkpoint`](crate::Database::checkpoint) is called. After a crash, too, the opening takes a
+    /// checkpoint only if there is more log than [`checkpoint_log_bytes`](Self::checkpoint_log_bytes).
     #[must_use]
     pub fn background_checkpoints(mut self, background: bool) -> Self {
         self.log_settings.background_checkpoints = background;

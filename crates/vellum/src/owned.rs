@@ -1,28 +1,28 @@
-//! The tables that a transaction has created, loaded, cleared and dropped, and what becomes of them when it ends.
+//! The tables that a transaction has created, loaded, cleared and dropped, and what happens to them when it ends.
 
 use crate::{life::OpenTable, shared::Inner};
 use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_txn::Savepoint;
 
-/// What a transaction has done to tables.
+/// The changes of a transaction to tables as a whole.
 #[derive(Default)]
 pub(crate) struct Owned(Vec<Change>);
 
 struct Change {
-    /// Where in the transaction.
+    /// When in the transaction.
     at: Savepoint,
     table: Arc<OpenTable>,
     fate: Fate,
 }
 
-/// What was done to a table.
+/// The kind of a change of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Created,
-    /// It is this transaction's, and as it was.
+    /// The transaction owns the table, which is unchanged.
     Reserved,
-    /// It got another generation: their roots.
+    /// It got another generation: the roots of the old and the new one.
     Replaced {
         old: PageId,
         new: PageId,
@@ -31,7 +31,7 @@ pub(crate) enum Fate {
 }
 
 impl Owned {
-    /// Something has been done to a table.
+    /// Notes a change of a table.
     pub(crate) fn add(&mut self, at: Savepoint, table: Arc<OpenTable>, fate: Fate) {
         self.0.push(Change { at, table, fate });
     }
@@ -45,7 +45,7 @@ impl Owned {
         let changes = std::mem::take(&mut self.0);
         for (index, Change { table, .. }) in changes.iter().enumerate() {
             let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
-            // All that was done to a table shows at once.
+            // All changes of a table become visible at once.
             if !changes.iter().take(index).any(|other| is_same(&other)) {
                 let is_gone = changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
                 let replaced = changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
@@ -64,14 +64,14 @@ impl Owned {
         }
     }
 
-    /// What was done since a savepoint, or at all, is undone.
+    /// Undoes the changes since a savepoint, or all of them.
     pub(crate) fn undo(&mut self, inner: &Inner, since: Option<Savepoint>) {
         while let Some(change) = self.0.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
             let is_still_owned = self.0.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
             if !is_still_owned {
                 change.table.end_owning(change.fate == Fate::Created, None);
             }
-            // No other snapshot has ever seen it.
+            // No other snapshot has ever seen the table or tree.
             match change.fate {
                 Fate::Created => inner.doom(change.table, 0, None),
                 Fate::Replaced { new, .. } => inner.doom(change.table, 0, Some(new)),

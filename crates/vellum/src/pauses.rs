@@ -1,5 +1,5 @@
-//! Pauses of tasks, which keep no thread from its work: a thread of the database wakes each task when its pause is over. It is
-//! started when it is needed first, and looks at the clock only while there are pauses.
+//! Pauses of tasks that block no thread: a thread of the database wakes each task when its pause is over. The thread is
+//! started when it is first needed, and checks the time only while there are pauses.
 
 use crate::driver::Driver;
 use std::{
@@ -11,10 +11,10 @@ use std::{
 };
 use vellum_base::primitive::{Instant, thread};
 
-/// A pause is over at most that much later than it should be.
+/// How much longer than requested a pause lasts at most.
 const TICK: Duration = Duration::from_millis(1);
 
-/// A task that is to be woken at some time.
+/// A task that is to be woken at a certain time.
 pub(crate) struct Alarm {
     at: Instant,
     waker: Waker,
@@ -25,7 +25,7 @@ pub(crate) struct Alarm {
 pub(crate) struct Pauses(OnceLock<Option<Driver<Alarm>>>);
 
 impl Pauses {
-    /// Lets that much time pass.
+    /// Waits for the given time.
     pub async fn pause(&self, time: Duration) {
         let at = Instant::now() + time;
         poll_fn(|context| {
@@ -34,7 +34,7 @@ impl Pauses {
             }
             match self.0.get_or_init(|| Driver::start(ring)) {
                 Some(driver) => driver.put(Alarm { at, waker: context.waker().clone() }),
-                // The system has no room for a thread: the task is polled until the time has come.
+                // The system cannot start a thread: the task is polled until the time has come.
                 None => context.waker().wake_by_ref(),
             }
             Poll::Pending
@@ -53,7 +53,7 @@ fn ring(mut alarms: Vec<Alarm>, more: &dyn Fn() -> Vec<Alarm>) {
         }
         let now = Instant::now();
         for alarm in alarms.extract_if(.., |alarm| alarm.at <= now) {
-            // A waker that panics has been reported by the panic itself, and is no concern of other tasks.
+            // If a waker panics, the panic itself has reported that, and other tasks must not be affected.
             let _ = catch_unwind(AssertUnwindSafe(|| alarm.waker.wake()));
         }
         alarms.extend(more());

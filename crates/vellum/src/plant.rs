@@ -1,26 +1,26 @@
-//! Bugs that the tests of histories plant in a database, one at a time, to show that they would find them.
+//! Bugs that the tests of histories plant in a database, one at a time, to show that the tests detect them.
 
-/// What is done wrongly.
+/// The planted bugs.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plant {
     /// What a serializable transaction has read is not tested.
     NothingTested,
-    /// A range that was asked for is noted as the keys that it returned.
+    /// A requested range is noted as the keys that it returned.
     RangeAsItsKeys,
     /// A range that a cursor has exhausted is noted up to the last key.
     RangeToItsLastKey,
-    /// Where a cursor turns is not noted.
+    /// The places where a cursor turns are not noted.
     TurnsForgotten,
-    /// Only what was found is noted of what was looked up.
+    /// Only keys that were found are noted, not absent ones.
     AbsentKeysForgotten,
-    /// What was told by a change that changed nothing is not noted.
+    /// The read implied by a change that changed nothing is not noted.
     UnchangedForgotten,
     /// A transaction can be committed after a conflict. The tests of crashes find it.
     CommitAfterConflict,
     /// A transaction whose snapshot was covered uses the tables that were made later. The tests of crashes find it.
     LaterTreeUsed,
-    /// A load in a transaction does not look whether another transaction has stored something in the table.
+    /// A load in a transaction does not check whether another transaction has stored something in the table.
     LoadedOverOthers,
 }
 

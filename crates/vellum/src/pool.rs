@@ -1,10 +1,10 @@
-//! The pool by itself: pages as memory, for structures of your own.
+//! The pool by itself: pages as memory, for your own structures.
 //!
-//! A [`Pool`] is a file of pages, of which as many are in memory as a limit allows. Page `p` of the file
-//! lives at byte `4096 * p` of one reserved range of addresses, for as long as the file is open and whether
-//! or not it is in memory. So a page that is in memory is reached by an addition: no table is searched, no
-//! pointer is swizzled, and pages may refer to each other by number in any way, in cycles too. What is in
-//! memory, and when it goes, the pool decides, and not the kernel: that is what `mmap` of a file cannot do.
+//! A [`Pool`] is a file of pages, of which a limited number are in memory. Page `p` of the file lives at byte
+//! `4096 * p` of one reserved range of addresses, as long as the file is open and whether or not the page is in memory.
+//! So a page in memory is reached by an addition: no table is searched, no pointer is swizzled, and pages may refer to
+//! each other by number in any way, in cycles too. Unlike with an `mmap` of a file, the pool and not the kernel decides
+//! which pages are in memory and when they are evicted.
 //!
 //! # A first pool
 //! ```
@@ -29,16 +29,16 @@
 //! ```
 //!
 //! # Extents
-//! What is allocated, latched, read, written and evicted as one is an *extent*: one page, or any number of
-//! consecutive ones. Its first page, the *head*, names it. All its bytes are one slice, however many they
-//! are. The first 32 belong to the pool: a header with the checksum, the extent's place and length, a
-//! [kind](PageKind) (from 64 on they are yours) and an LSN. What was read from storage is
-//! checked against its header before any reader sees it. The rest, the *payload*, is yours.
+//! The unit that is allocated, latched, read, written and evicted is an *extent*: one page, or any number of
+//! consecutive ones. Its first page, the *head*, identifies it. All its bytes are one slice, whatever its length. The
+//! first 32 bytes belong to the pool: a header with the checksum, the extent's place and length, a [kind](PageKind)
+//! (values from 64 on are yours) and an LSN. The header of an extent that was read from storage is checked before any
+//! reader sees the extent. The rest, the *payload*, is yours.
 //!
 //! # States and guards
-//! Each page has one state word: unlocked, shared by up to [`SHARED_HOLDERS_MAX`], exclusive, marked (the
-//! clock has passed, and nothing has used it since) or evicted, and a version that grows with each change and each
-//! eviction. Bytes are reached through *guards* alone:
+//! Each page has one state word. It says whether the page is unlocked, shared by up to [`SHARED_HOLDERS_MAX`] holders,
+//! exclusive, marked (the clock has passed, and nothing has used the page since) or evicted, and it has a version that
+//! grows with each change and each eviction. Bytes are reached only through *guards*:
 //!
 //! | guard | comes from | others may | gives |
 //! |---|---|---|---|
@@ -47,28 +47,28 @@
 //! | [`ExclusiveGuard`] | [`Pool::exclusive`], [`OptimisticGuard::upgrade`] | wait | `&mut [u8]` |
 //! | [`AllocatedGuard`] | [`Pool::allocate`] | not know of it yet | `&mut [u8]` |
 //!
-//! A guard gives its latch up when it is dropped. [`ExclusiveGuard::downgrade`] lets others read,
-//! [`ExclusiveGuard::free`] gives the extent's space back. An [`AllocatedGuard`] frees what it guards unless
-//! [`keep`](AllocatedGuard::keep) says that something will refer to it, so an operation that fails half-way
-//! leaks nothing.
+//! A guard releases its latch when it is dropped. [`ExclusiveGuard::downgrade`] lets others read, and
+//! [`ExclusiveGuard::free`] frees the extent's space. An [`AllocatedGuard`] frees its extent unless
+//! [`keep`](AllocatedGuard::keep) says that something will refer to it, so an operation that fails half-way leaks
+//! nothing.
 //!
-//! A thread that waits for a latch spins for a moment and then sleeps. The pool does not look for deadlocks:
-//! a thread that holds several latches takes them in an order, say from parent to child, and does not ask for a
-//! page that it holds itself. A guard that is leaked (`mem::forget`) keeps its page latched for ever; closing
-//! the file then fails. A panic while a page is being changed releases its latch and leaves it half-changed,
-//! so the file cannot be closed cleanly any more.
+//! A thread that waits for a latch spins for a moment and then sleeps. The pool does not look for deadlocks: a thread
+//! that holds several latches must take them in a fixed order, say from parent to child, and must not ask for a page
+//! that it holds itself. A guard that is leaked (`mem::forget`) keeps its page latched for ever; closing the file then
+//! fails. A panic while a page is being changed releases its latch and leaves the page half-changed, so the file can no
+//! longer be closed cleanly.
 //!
 //! # The restart protocol
-//! An optimistic guard takes no latch and writes nothing, so readers do not disturb each other, nor does a
-//! hit cost more than a look at the state word. The price: the page may change or go while it is read. So
-//! what is computed from it means nothing until [`validate`](OptimisticGuard::validate) says that it did
-//! not, and it must not be used to index anything before.
+//! An optimistic guard takes no latch and writes nothing, so readers do not disturb each other, and a hit costs no more
+//! than a look at the state word. The price is that the page may change or be evicted while it is read. So anything
+//! computed from it is meaningless until [`validate`](OptimisticGuard::validate) confirms that the page did not change,
+//! and must not be used as an index before.
 //!
-//! An operation is therefore a function that reads, decides, and latches what it changes at its end. It stops
-//! with an [`Interrupt`] before it has changed anything: on a *conflict* (what it read has changed) or a
-//! *miss* (what it needs is not in memory). [`Navigation::run`] resolves the interrupt, which is where the reading
-//! and the waiting happen, and calls the function again. Here a list of pages, each with the number of the
-//! next at byte 32 and a value at byte 40, is read and changed by several threads:
+//! An operation is therefore a function that reads, decides, and latches what it changes at its end. It stops with an
+//! [`Interrupt`] before it has changed anything: on a *conflict* (what it read has changed) or a *miss* (what it needs
+//! is not in memory). [`Navigation::run`] resolves the interrupt, which includes any reading and waiting, and calls the
+//! function again. Here a list of pages, each with the number of the next at byte 32 and a value at byte 40, is read
+//! and changed by several threads:
 //! ```
 //! use vellum::pool::{Bytes, PageId, PageKind};
 //! use vellum::pool::{Interrupt, Navigation, OptimisticGuard, Pool, PoolError, PoolOptions};
@@ -125,23 +125,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //! Rules for such functions:
-//! - Change nothing before the last latch is yours; then change and return, without `?` in between.
-//! - A reference is followed by `child`, which validates the parent once more afterwards. A page that one
-//!   knows by number and that nothing on a page refers to, the root of a structure, is had by
-//!   [`root`](Navigation::root); it must exist as long as it may be asked for.
-//! - Loops over what was read need a bound that does not come from it.
-//! - All pages that one run of the function looks at must fit into the pool at once, because a miss begins
-//!   it anew. One that never gets through is ended with [`PoolError::PoolExhausted`].
+//! - Change nothing before you hold the last latch; then change and return, without `?` in between.
+//! - Follow a reference with `child`, which validates the parent once more afterwards. For a page that is known by
+//!   number and that no page refers to, the root of a structure, use [`root`](Navigation::root); the page must exist as
+//!   long as it may be asked for.
+//! - Loops over data that was read need a bound that does not come from that data.
+//! - All pages that one run of the function uses must fit into the pool at once, because a miss starts the run over. A
+//!   function that never completes is ended with [`PoolError::PoolExhausted`].
 //! - Hold no latch when you call [`resolve`](Navigation::resolve) or `run`.
-//! - Before an extent is freed, every reference to it has been removed. A reader that follows the reference that was
-//!   removed finds that the parent has changed, and retries.
+//! - Remove every reference to an extent before you free it. A reader that follows a removed reference finds that the
+//!   parent has changed, and retries.
 //!
 //! Structures that are written against the [`Pager`] trait, and not against `Pool`, run on other pagers too.
 //!
 //! # Large values
 //! An extent larger than [`Allocation::comfortable_pages`] is better not brought into memory as a whole:
-//! [`Streams::stream`] writes it from its beginning to its end past the pool, [`Streams::read_part`] reads pages of
-//! it, and [`Allocation::discard`] frees it without reading it in.
+//! [`Streams::stream`] writes it past the pool from beginning to end, [`Streams::read_part`] reads pages of it, and
+//! [`Allocation::discard`] frees it without reading it.
 //! ```
 //! # use vellum::pool::{Extent, Lsn, PageKind};
 //! # use vellum::pool::{Allocation, ExtentWriter, Navigation, Pool, PoolOptions, Streams};
@@ -160,37 +160,38 @@
 //! ```
 //!
 //! # Allocation
-//! Which pages of the file are in use is recorded in two bits a page. Freed space is used again for extents of
-//! any size; the file grows, in chunks, only when nothing fits, and is cut when it is closed. The pool reads
-//! nothing that those bits do not confirm: a damaged or stale reference gives an error, or shows what is there
-//! now, but never a part of something else.
+//! Two bits a page record which pages of the file are in use. Freed space is reused for extents of any size; the file
+//! grows, in chunks, only when nothing fits, and is cut when it is closed. The pool reads nothing that those bits do
+//! not confirm: a damaged or stale reference gives an error, or shows what is there now, but never a part of another
+//! extent.
 //!
 //! # The life of a file
-//! Before anything is changed, be it in memory alone, the file is marked as in use; [`Pool::checkpoint`] and
+//! Before anything is changed, even only in memory, the file is marked as in use; [`Pool::checkpoint`] and
 //! [`Pool::close`] write everything and mark it as closed. A file that was not closed is refused with
-//! [`PoolError::NotClosedCleanly`] and never shown half: this layer has no log. One that logs its changes
-//! gives the pool a [`ChangeLog`], sets the LSN of each page that it changes, and recovers a file that was not
-//! closed by [`PoolFile`] and [`Pool::redo`]. Sixteen numbers ([`Pool::root_slot`]) tell where the structures of a
-//! file begin. One process has a file open, or several for reading only. The memory of the pages does not exist in a child made by `fork`.
+//! [`PoolError::NotClosedCleanly`] and never shown half-written: this layer has no log. An application that logs its
+//! changes gives the pool a [`ChangeLog`], sets the LSN of each page that it changes, and recovers a file that was not
+//! closed with [`PoolFile`] and [`Pool::redo`]. Sixteen numbers ([`Pool::root_slot`]) tell where the structures of a
+//! file begin. One process has a file open, or several for reading only. The memory of the pages does not exist in a
+//! child made by `fork`.
 //!
 //! # Memory
-//! The pages in memory never exceed [`PoolOptions::pool_bytes`]. Beside them, each page of the file that was
-//! ever touched takes 8 bytes for its state and a quarter of a byte for its allocation (twice that with a log), and each page of the
-//! pool 16 to 32 bytes. Replacement is a clock: a page that was not used between two passes of its hand is
-//! evicted. A thread in the background keeps some room; without it
-//! ([`PoolOptions::background_eviction`]) the threads that need room make it. Every guard that takes a latch keeps
-//! its extent in memory, so a pool needs room for what its threads hold at once. Address space is reserved
-//! ahead ([`PoolOptions::capacity_bytes`]) and costs nothing.
+//! The pages in memory never exceed [`PoolOptions::pool_bytes`]. In addition, each page of the file that was ever
+//! touched takes 8 bytes for its state and a quarter of a byte for its allocation (twice that with a log), and each
+//! page of the pool 16 to 32 bytes. The replacement policy is a clock: a page that was not used between two passes of
+//! its hand is evicted. A background thread keeps some pages free; without it ([`PoolOptions::background_eviction`])
+//! the threads that need room make it. Every guard that takes a latch keeps its extent in memory, so a pool needs room
+//! for everything its threads hold at once. Address space is reserved in advance ([`PoolOptions::capacity_bytes`]) and
+//! costs nothing.
 //!
 //! # Errors
-//! [`PoolError`] names what was being done, to which extent, and what to do about it. An operation that fails
-//! has changed nothing. A page that could not be written stays in memory and is written later;
-//! a page that could not be read can be asked for again. A failed *sync* is final: nothing that is written
-//! afterwards can be trusted to last, so the file cannot be closed cleanly any more.
+//! [`PoolError`] says what was being done, to which extent, and what can be done about it. An operation that fails has
+//! changed nothing. A page that could not be written stays in memory and is written later; a page that could not be
+//! read can be requested again. A failed *sync* is final: nothing that is written afterwards can be trusted to last, so
+//! the file can no longer be closed cleanly.
 //!
 //! # What it does not do
-//! No transactions and no recovery, no locks on keys, no search for deadlocks, no fairness: readers that come
-//! one after another can keep a writer waiting for ever. It does not look into pages, beyond their headers.
+//! No transactions, recovery, locks on keys, deadlock detection or fairness: a steady stream of readers can keep a
+//! writer waiting for ever. The pool does not look into pages, beyond their headers.
 //!
 //! The design is that of *Virtual-Memory Assisted Buffer Management* (Leis, Alhomssi, Ziegler, Loeck, Dietrich,
 //! SIGMOD 2023).

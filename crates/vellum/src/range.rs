@@ -3,10 +3,10 @@
 use crate::{AsKey, AsPrefix, KeyBuffer, KeyType};
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of keys of the type `K`: any of Rust's ranges over what can be given as such a key (`"a".."b"`, `5..`, `..`), or a
-/// pair of bounds.
+/// A range of keys of type `K`: any of Rust's ranges over what can be given as such a key (`"a".."b"`, `5..`, `..`), or
+/// a pair of bounds.
 pub trait KeyRange<K: KeyType + ?Sized = [u8]> {
-    /// Where it begins and ends, encoded.
+    /// The encoded bounds of the range.
     fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>);
 }
 
@@ -52,7 +52,7 @@ impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
-/// The range of all keys that begin with something: with some bytes or characters, or the first elements of a tuple.
+/// The range of all keys with a prefix: some bytes or characters, or the first elements of a tuple.
 ///
 /// ```
 /// use vellum::Prefix;

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use vellum_txn::Edge;
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
-    /// Removes all entries of a range at one moment, as a transaction of its own; returns how many there were. Of a
-    /// [plain](crate::TableOptions::versions) table they are removed one by one. To remove all of a table
+    /// Removes all entries of a range atomically, as its own transaction; returns how many there were. In a
+    /// [plain](crate::TableOptions::versions) table they are removed one by one. To remove all entries of a table,
     /// [`Database::clear_table`] is faster.
     ///
     /// ```
@@ -27,7 +27,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As for [`range`](Self::range) and [`remove`](Self::remove). Nothing is removed then, unless the table is plain.
+    /// As for [`range`](Self::range) and [`remove`](Self::remove). After an error nothing is removed, unless the table
+    /// is plain.
     pub fn remove_range(&self, range: impl KeyRange<K>) -> Result<u64> {
         let (mut bounds, mut count) = (range.bounds(), 0);
         if !self.handle.is_plain() {
@@ -64,7 +65,7 @@ impl Transaction {
         table: &Handle,
         (lower, upper): &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<u64> {
-        /// How many keys are gathered before they are removed.
+        /// How many keys are collected before they are removed.
         const KEYS: usize = 256;
         let mut lower = lower.clone();
         let root = self.read_keys(table, None::<&[u8]>)?.root();

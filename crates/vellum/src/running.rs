@@ -1,8 +1,9 @@
-//! The transactions that a thread runs, one inside the other: [`Database::run`](crate::Database::run) in the work of another one.
+//! The transactions that a thread runs, nested in each other: [`Database::run`](crate::Database::run) inside the work
+//! of another one.
 //!
-//! What is done inside a transaction, and not by it, may conflict with it: an operation of a table, or another transaction. It
-//! would conflict again however often it is tried, because the one around it ends only after it. Or the one around it conflicts with
-//! what was done inside, each time it is run. Both are found out here.
+//! An operation of a table, or another transaction, that is run inside a transaction but not through it, may conflict
+//! with it. It would conflict again however often it is tried, because the outer transaction ends only after it. Or the
+//! outer transaction conflicts with what was done inside, each time it is run. This module detects both.
 
 use crate::{
     Error, catalog,
@@ -24,17 +25,17 @@ vellum_base::primitive::thread_local! {
     static RUNNING: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A transaction that is run.
+/// A transaction that is being run.
 #[derive(Clone)]
 struct Frame {
     /// The address of its database.
     database: usize,
     transaction: Arc<vellum_txn::Transaction>,
-    /// Something else has been changed and committed inside it.
+    /// Whether something was changed and committed inside it but not through it.
     is_passed_by: bool,
 }
 
-/// A transaction is run by this thread.
+/// Marks a transaction as run by this thread.
 pub(crate) struct Running(());
 
 impl Running {
@@ -44,7 +45,8 @@ impl Running {
         Self(())
     }
 
-    /// Whether this thread has changed and committed something of the database inside the transaction, and not by it.
+    /// Whether this thread has changed and committed something in the database inside the transaction but not through
+    /// it.
     pub fn is_passed_by(&self) -> bool {
         RUNNING.with_borrow(|running| running.last().is_some_and(|frame| frame.is_passed_by))
     }
@@ -52,12 +54,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // They end in the opposite order.
+        // Transactions end in the opposite order.
         RUNNING.with_borrow_mut(Vec::pop);
     }
 }
 
-/// This thread has changed and committed something, as a transaction.
+/// Notes that this thread has changed and committed something, as a transaction.
 pub(crate) fn note_commit(inner: &Arc<Inner>) {
     RUNNING.with_borrow_mut(|running| {
         running
@@ -71,8 +73,8 @@ fn address(inner: &Arc<Inner>) -> usize {
     Arc::as_ptr(inner).addr()
 }
 
-/// The error of the work of a transaction, which says so if it is a conflict with that, or with one around it. If the transaction is dead
-/// it was refused itself, and is not what others conflict with.
+/// Turns an error of the work of a transaction into [`Error::OwnConflict`] if it is a conflict with this transaction,
+/// or with an outer one. If this transaction is dead, it was itself refused, and is not what others conflict with.
 #[cold]
 pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Error {
     let Error::Conflict { table, key, committed: false } = error else { return error };
@@ -88,7 +90,8 @@ pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Erro
     }
 }
 
-/// Where this thread has begun the transaction that keeps others from changing a record, or a table, if it has.
+/// Where this thread has begun the transaction that keeps others from changing a record or a table, if it was this
+/// thread.
 #[cold]
 pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
     let (durable, catalog) = (&inner.durable, catalog::tree(inner.durable.pool()));
@@ -115,7 +118,7 @@ fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str,
     }
     let changed = |root: PageId| {
         let tree = Tree::open(pool, root);
-        // Another transaction has changed it.
+        // Another transaction has changed the record.
         if tree.with_view(transaction.reading()).held(key).is_err() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Looking at a database that crashed or is damaged without changing it, and taking out what can be read.
+//! Inspecting a crashed or damaged database without changing it, and extracting what can be read.
 
 use crate::{
     Database, Error, Options, Recovery, Result,
@@ -18,48 +18,50 @@ use vellum_pool::{PoolError, PoolFile, Remains};
 use vellum_txn::{TxnError, is_segment};
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File, OverlayFile};
 
-/// A database that is only looked at, whatever state it is in. See [`Salvage::open`].
+/// A database that is only inspected, whatever state it is in. See [`Salvage::open`].
 pub struct Salvage {
     database: Database,
     damage: Vec<Error>,
     left: LeftBy,
     scanned: Option<Scanned>,
-    /// The roots of tables whose names are lost, by the names that they get.
+    /// The roots of tables whose names are lost, by the names given to them.
     nameless: BTreeMap<String, PageId>,
 }
 
-/// How the pages of a database were found whose superblocks or whose space map are damaged.
+/// How the pages were found of a database whose superblocks or space map are damaged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Scanned {
-    /// What is damaged.
+    /// The error that shows the damage.
     pub error: Error,
-    /// Whether both superblocks are, so that it is not known where the catalog is, and where the log goes on.
+    /// Whether both superblocks are damaged. In that case it is unknown where the catalog is and where the log
+    /// continues.
     pub without_superblocks: bool,
-    /// How many pages were looked at.
+    /// How many pages were examined.
     pub pages: u64,
-    /// How many of them are sound nodes of tables. Some may not be in use any more: only those are shown to which tables refer.
+    /// How many of them are sound nodes of tables. Some may no longer be in use: only those that tables refer to are
+    /// shown.
     pub nodes: u64,
     /// How many large values are sound.
     pub values: u64,
 }
 
-/// How the last process has left a database.
+/// How the last process left a database.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LeftBy {
-    /// It closed it.
+    /// The process closed it.
     Closing,
-    /// It was killed, or the power went: what the log had was done in memory. Opening the database for writing does so in its
-    /// file.
+    /// The process was killed, or the power failed: the log was replayed in memory. Opening the database for writing
+    /// does the same in its file.
     Crash(Recovery),
-    /// The same, but the log cannot be read: what is shown is what the file holds, of which some is from one moment and some from
-    /// another.
+    /// The process was killed, or the power failed, and the log cannot be read: what is shown is the contents of the
+    /// file, some of it from one moment and some from another.
     CrashWithoutLog(Error),
-    /// Both superblocks are damaged, which would tell. What is shown is what the file holds; if the database was not closed, some of it
-    /// is from one moment and some from another.
+    /// It is unknown how, because both superblocks are damaged. What is shown is the contents of the file; if the
+    /// database was not closed, some of it is from one moment and some from another.
     Unknown {
-        /// Whether there is a log, with later changes that are left out: where in it they begin is not known.
+        /// Whether there is a log. Its later changes are left out, because it is not known where in the log they begin.
         has_log: bool,
     },
 }
@@ -79,34 +81,35 @@ pub enum Piece<'s> {
     LostValue {
         /// Its key.
         key: &'s [u8],
-        /// What is wrong.
+        /// The error.
         error: Error,
     },
-    /// A page cannot be read: all entries that it held are lost, and those of the pages below it.
+    /// A page cannot be read: all entries on it, and on the pages below it, are lost.
     LostRange {
-        /// Their keys are greater than this one; any, if it is none.
+        /// The lost keys are greater than this one; none means no lower bound.
         after: Option<&'s [u8]>,
-        /// And not greater than this one.
+        /// The lost keys are not greater than this one; none means no upper bound.
         upto: Option<&'s [u8]>,
-        /// What is wrong.
+        /// The error.
         error: Error,
     },
 }
 
 impl Salvage {
-    /// Opens a database to look at it, whether it was closed, has crashed or is damaged. Nothing of its files is changed. If it has
-    /// crashed, what its log holds is done in memory, which takes about as much as the log is long. If its superblocks or its space map
-    /// are damaged, all of the file is read to find its pages: see [`scanned`](Self::scanned).
+    /// Opens a database to inspect it, whether it was closed, has crashed or is damaged. Its files are not changed. If
+    /// it has crashed, its log is replayed in memory, which takes about as much memory as the log is long. If its
+    /// superblocks or its space map are damaged, the whole file is read to find its pages: see
+    /// [`scanned`](Self::scanned).
     ///
     /// # Errors
-    /// If there is no such file, it is not a database, or another process changes it.
+    /// If there is no such file, it is not a database, or another process has it open for writing.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = Arc::new(open_base(path, options)?);
         Self::open_on(file, Arc::new(DiskDirectory::new(&log_place::path_of(path))), options)
     }
 
-    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    /// As [`open`](Self::open), in a directory that may be simulated.
     ///
     /// # Errors
     /// As for `open`.
@@ -129,7 +132,7 @@ impl Salvage {
         }
     }
 
-    /// A database whose superblocks and space map are sound.
+    /// Opens a database whose superblocks and space map are sound.
     fn open_known(file: &Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         match recover_in_memory(file, log, options, true) {
             Ok(Recovered { file, recovery, damage }) => {
@@ -145,14 +148,14 @@ impl Salvage {
         }
     }
 
-    /// What the file holds of a database whose log cannot be used.
+    /// Opens a database whose log cannot be used: only what the file holds.
     fn open_without_log(file: &Arc<dyn File>, options: &Options, error: Error) -> Result<Self> {
         let read_only = options.clone().read_only(true);
         let opened = PoolFile::open_unrecovered(file.clone(), &read_only.pool)?;
         Self::of(file, opened, options, (None, LeftBy::CrashWithoutLog(error), Vec::new()))
     }
 
-    /// A database whose superblocks or whose space map are damaged: new ones are made in memory.
+    /// Opens a database whose superblocks or space map are damaged: new ones are made in memory.
     fn open_scanned(
         file: &Arc<dyn File>,
         log: Arc<dyn Directory>,
@@ -171,7 +174,7 @@ impl Salvage {
         remains.rebuild(&*rebuilt, std::mem::take(&mut scan.extents), catalog)?;
         let has_log = log.names().is_ok_and(|names| names.iter().any(|name| is_segment(name)));
         let mut salvage = match Self::open_known(&rebuilt, log, options) {
-            // The log may be at odds with pages that are damaged.
+            // The log may not fit pages that are damaged.
             Err(error) => Self::open_without_log(&rebuilt, options, error)?,
             Ok(salvage) => salvage,
         };
@@ -229,38 +232,41 @@ impl Salvage {
         &self.database
     }
 
-    /// How the last process has left it.
+    /// How the last process left it.
     pub fn left_by(&self) -> &LeftBy {
         &self.left
     }
 
-    /// What could not be done again of what the log holds, because pages are damaged.
+    /// The errors of log records that could not be redone because pages are damaged.
     pub fn damage(&self) -> &[Error] {
         &self.damage
     }
 
-    /// How its pages were found, if its superblocks or its space map are damaged; else none.
+    /// How the pages were found, if the superblocks or the space map are damaged; otherwise none.
     ///
-    /// Then all of the file was read, and a new map was made in memory. If a superblock is left, the log is used as ever, and the catalog is
-    /// where that says. Else the catalog is the first tree of the file, or the first that looks like one.
+    /// In that case the whole file was read, and a new map was made in memory. If one superblock is left, the log is
+    /// used as usual, and the superblock says where the catalog is. Otherwise the catalog is the first tree of the
+    /// file, or the first that looks like a catalog.
     pub fn scanned(&self) -> Option<&Scanned> {
         self.scanned.as_ref()
     }
 
-    /// The tables whose names are lost with a part of the catalog. They are called `lost-1` and so on, and their keys and values are bytes, whatever
-    /// types they had. If the space map is damaged too, tables that had been dropped may be among them.
+    /// The tables whose names were lost with a part of the catalog. They are called `lost-1` and so on, and their keys
+    /// and values are bytes, whatever types they had. If the space map is damaged too, dropped tables may be among
+    /// them.
     pub fn nameless(&self) -> impl Iterator<Item = &str> {
         self.nameless.keys().map(String::as_str)
     }
 
-    /// The names of the tables that can be found, the [nameless](Self::nameless) ones included, and what is lost of the catalog.
+    /// The names of the tables that can be found, including the [nameless](Self::nameless) ones, and what is lost of
+    /// the catalog.
     pub fn tables(&self) -> (Vec<String>, Vec<Error>) {
         let (mut names, _, lost) = self.named();
         names.extend(self.nameless().map(str::to_owned));
         (names, lost)
     }
 
-    /// The names of the heaps of objects that can be found. What they hold is not taken out.
+    /// The names of the heaps of objects that can be found. Their objects are not extracted.
     pub fn heaps(&self) -> Vec<String> {
         self.named().1
     }
@@ -285,10 +291,10 @@ impl Salvage {
         (tables, heaps, lost)
     }
 
-    /// Shows all entries of a table that can be read, in the order of their keys, and between them what is lost.
+    /// Calls `visit` with all readable entries of a table, in key order, and between them with what is lost.
     ///
     /// # Errors
-    /// If there is no such table, and those of `visit`, which end it.
+    /// If there is no such table; an error of `visit` ends the walk and is returned.
     pub fn table(&self, name: &str, mut visit: impl FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
         let pool = self.pool();
         let root = match self.nameless.get(name) {

@@ -1,13 +1,13 @@
-//! Savepoints, and which of a transaction's there still are.
+//! Savepoints, and which savepoints of a transaction still exist.
 
 use std::ops::Range;
 
 /// A place in a transaction: see [`Transaction::savepoint`](crate::Transaction::savepoint).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint {
-    /// The transaction's number, and the address of its database.
+    /// The number of the transaction, and the address of its database.
     pub(crate) transaction: (u64, usize),
-    /// Its number among those of the transaction.
+    /// Its number among the savepoints of the transaction.
     pub(crate) number: u64,
     pub(crate) at: vellum_txn::Savepoint,
 }
@@ -16,25 +16,25 @@ pub struct Savepoint {
 #[derive(Default)]
 pub(crate) struct Savepoints {
     next: u64,
-    /// Those that a rollback to an earlier one took back, in their order.
+    /// The savepoints that were discarded by a rollback to an earlier one, in their order.
     gone: Vec<Range<u64>>,
 }
 
 impl Savepoints {
-    /// The number of a new one.
+    /// The number of a new savepoint.
     pub fn add(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// Whether one of them is still there.
+    /// Whether a savepoint still exists.
     pub fn has(&self, number: u64) -> bool {
         let before = self.gone.partition_point(|gone| gone.start <= number);
         let last = before.checked_sub(1).and_then(|last| self.gone.get(last));
         last.is_none_or(|gone| gone.end <= number)
     }
 
-    /// Takes back those that came after one that is there.
+    /// Discards the savepoints after `to`, which exists.
     pub fn go_back(&mut self, to: u64) {
         let first = to + 1;
         self.gone.truncate(self.gone.partition_point(|gone| gone.start < first));

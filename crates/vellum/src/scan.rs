@@ -1,8 +1,10 @@
-//! Finding what a file holds without its superblocks and its space map: each page says in its header what it is, and has a checksum.
+//! Finds the contents of a file without its superblocks and its space map: each page's header says what it is, and has
+//! a checksum.
 //!
-//! A scan tells which pages are sound, and not which are in use: what was freed keeps its old bytes until it is used again. A node
-//! counts if it is the root of a tree that the catalog names, or such a tree refers to it. If the catalog is lost, each sound
-//! node counts as a root that has no fences, and to which no other refers: only roots have none.
+//! A scan tells which pages are sound, but not which are in use: freed pages keep their old bytes until they are
+//! reused. A node counts if it is the root of a tree that the catalog names, or such a tree refers to it. If the
+//! catalog is lost, each sound node that has no fences, and to which no other node refers, counts as a root: only roots
+//! have no fences.
 
 use crate::{Error, Result, catalog};
 use std::collections::BTreeSet;
@@ -13,28 +15,28 @@ use vellum_vm::{AlignedBuffer, File};
 
 /// How much is read at once, in pages.
 const CHUNK_PAGES: u64 = 256;
-/// The bytes of a page that its checksum does not cover: the checksum.
+/// The bytes of a page that its checksum does not cover: the checksum itself.
 const CHECKSUM_BYTES: usize = 8;
 
-/// What was found in a file.
+/// The result of scanning a file.
 #[derive(Default)]
 pub(crate) struct Scan {
-    /// How many pages were looked at.
+    /// How many pages were examined.
     pub pages: u64,
     /// How many of them are sound nodes of trees, and how many large values are sound.
     pub nodes: u64,
     pub values: u64,
-    /// All of it, in order: sound nodes and values, and each other page by itself.
+    /// Everything in order: sound nodes and values, and each other page by itself.
     pub extents: Vec<Extent>,
     /// Sound nodes without fences to which no other node refers.
     pub roots: Vec<PageId>,
 }
 
 impl Scan {
-    /// Looks at all pages of a file behind its superblocks that lie in extents for which `counts` says so.
+    /// Examines all pages of a file from `first` on that lie in extents for which `counts` returns true.
     ///
     /// # Errors
-    /// If the size of the file is not told. What cannot be read counts as damaged.
+    /// If the size of the file cannot be determined. Pages that cannot be read count as damaged.
     pub fn of(file: &dyn File, first: PageId, counts: impl Fn(Extent) -> bool) -> Result<Self> {
         let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
         let pages = file.size().map_err(failed)? / PAGE_SIZE as u64;
@@ -51,7 +53,7 @@ impl Scan {
                 if node.fences() == (None, None) {
                     scan.roots.push(page);
                 }
-                // The only child of a node has its fences, which may be none.
+                // The only child of a node has the fences of its parent, which may be none.
                 if !node.is_leaf() && node.count() == 0 {
                     only_children.extend(node.children());
                 }
@@ -73,8 +75,8 @@ impl Scan {
         Ok(scan)
     }
 
-    /// The root of the catalog among the roots: that of the first tree of a file, or else the first that holds nothing but what a
-    /// catalog does.
+    /// The root of the catalog among the roots: that of the first tree of the file, or else the first that holds only
+    /// what a catalog does.
     pub fn catalog(&self, file: &dyn File, first: PageId) -> Option<PageId> {
         let is_catalog = |root: &PageId| {
             let records = records(file, *root);
@@ -86,9 +88,10 @@ impl Scan {
     }
 }
 
-/// The records of a small tree as far as its nodes are sound, with their values if these are in the leaves; those that are not have none.
+/// The records of a small tree, as far as its nodes are sound, with their values if these are in the leaves; other
+/// records have none.
 fn records(file: &dyn File, root: PageId) -> Vec<(Vec<u8>, Vec<u8>)> {
-    /// More than any catalog has: it is not one then.
+    /// More nodes than any catalog has: a larger tree is not one.
     const NODES_MAX: usize = 1 << 16;
     let (mut records, mut todo, mut seen) = (Vec::new(), vec![root], BTreeSet::new());
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
@@ -111,7 +114,7 @@ fn records(file: &dyn File, root: PageId) -> Vec<(Vec<u8>, Vec<u8>)> {
             let bytes = if value.kind == ValueKind::Inline { bytes } else { &[] };
             records.push((node.key(index), bytes.to_vec()));
         }
-        // One that is no catalog is not read to its end.
+        // Stop reading a tree that is no catalog.
         if records.last().is_some_and(|(key, value)| !catalog::is_record(key, value)) {
             break;
         }
@@ -125,7 +128,7 @@ fn is_node(bytes: &[u8], page: PageId) -> bool {
         && NodeView::new(bytes).validate().is_ok()
 }
 
-/// Whether a value is there whose first page says that it has this extent.
+/// Whether an extent holds a sound value; its first page says that it does.
 fn is_value(file: &dyn File, extent: Extent) -> bool {
     let (mut buffer, mut sum) =
         (AlignedBuffer::new(CHUNK_PAGES as usize * PAGE_SIZE), ChecksumStream::default());
@@ -151,7 +154,7 @@ struct Chunk<'f> {
     file: &'f dyn File,
     pages: u64,
     buffer: AlignedBuffer,
-    /// The pages that are in it.
+    /// The pages that the buffer holds.
     first: u64,
     end: u64,
 }
@@ -186,7 +189,7 @@ impl<'f> Chunk<'f> {
     }
 }
 
-/// Why the superblocks or the map cannot be used, if a scan can make up for it.
+/// Whether a scan can make up for this error of the superblocks or the space map.
 pub(crate) fn is_made_up_for(error: &Error) -> bool {
     matches!(
         error,
@@ -201,7 +204,7 @@ mod tests {
     use std::sync::Arc;
     use vellum_vm::SimulatedDisk;
 
-    /// Shows that the tests of salvage would find a scan that does not ask the space map.
+    /// Shows that the tests of salvage would detect a scan that does not ask the space map.
     #[test]
     fn a_dropped_table_is_found_only_if_the_space_map_is_not_asked() {
         let disk = SimulatedDisk::new(1);

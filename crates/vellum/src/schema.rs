@@ -1,18 +1,19 @@
 //! Tables created, renamed and dropped in transactions.
 //!
-//! The catalog's records are changed like any others: so they are part of the transaction, seen by its snapshot, undone with it,
-//! and the first to change one wins. What remains is the pages.
+//! The catalog's records are changed like any others: they are part of the transaction, seen by its snapshot, undone
+//! with it, and the first updater wins. Only the pages need special treatment.
 //!
 //! # Pages that may have to be freed
-//! For each tree whose fate is open the catalog has a second record, *doomed*, under its root:
+//! For each tree whose fate is undecided the catalog has a second record, *doomed*, under its root:
 //! - Creating a table makes the tree and a doomed record in one group, outside of the transaction, which then removes that record. So
 //!   the record is gone if the transaction is committed, and back if it is undone, in memory or after a crash.
 //! - Dropping a table adds a doomed record in the transaction.
-//! - Clearing a table is both: its record gets another tree. See [`life`](crate::life) on what its handles see. So is
-//!   [loading](crate::loading) one.
+//! - Clearing a table does both: its record gets another tree. See [`life`](crate::life) on what its handles see. So
+//!   does [loading](crate::loading) a table.
 //!
-//! So when a transaction has ended, however it did, the doomed trees are those with such a record: those that the database knows are
-//! freed as soon as nothing can use them (`Inner::sweep`), and all that are left when it is opened.
+//! So when a transaction has ended, whether by commit or rollback, the doomed trees are those with such a record. Those
+//! that the running database knows are freed as soon as nothing can use them (`Inner::sweep`); all others are freed
+//! when the database is opened.
 //!
 //! A tree is freed together with its doomed record, in one group.
 
@@ -33,16 +34,16 @@ use vellum_pool::Pool;
 use vellum_txn::Edge;
 
 impl Database {
-    /// Creates a table; its name has 1 to 255 bytes. A name alone makes a table from bytes to bytes, a
-    /// [`TableName`](crate::TableName) one of other types.
+    /// Creates a table; its name has 1 to 255 bytes. A plain string makes a table from bytes to bytes, a
+    /// [`TableName`](crate::TableName) one with other types.
     ///
     /// # Errors
-    /// If there is one of that name, or the file cannot grow.
+    /// If there already is a table of that name, or the file cannot grow.
     pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
         self.create_table_with(table, TableOptions::default())
     }
 
-    /// The same with options.
+    /// As [`create_table`](Self::create_table), with options.
     ///
     /// # Errors
     /// As for [`create_table`](Self::create_table).
@@ -64,7 +65,7 @@ impl Database {
     pub fn table_or_create<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
         match self.table(&table) {
             Err(Error::NoSuchTable { .. }) => match self.create_table(&table) {
-                // Another thread was faster.
+                // Another thread created it first.
                 Err(Error::TableExists { .. }) => self.table(&table),
                 other => other,
             },
@@ -72,11 +73,11 @@ impl Database {
         }
     }
 
-    /// Drops a table with all its contents. It must have no handles; a transaction drops one that has, see
-    /// [`Transaction::drop_table`](Transaction::drop_table).
+    /// Drops a table with all its contents. There must be no handles on it; a transaction can drop a table that has
+    /// handles, see [`Transaction::drop_table`](Transaction::drop_table).
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: nothing has happened then.
+    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: after an error nothing has happened.
     /// [`Error::Conflict`] if an open transaction has changed the table.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let open = self.inner().lock();
@@ -94,10 +95,10 @@ impl Database {
         transaction.commit()
     }
 
-    /// Gives a table another name: see [`Transaction::rename_table`](Transaction::rename_table).
+    /// Renames a table: see [`Transaction::rename_table`](Transaction::rename_table).
     ///
     /// # Errors
-    /// As for that.
+    /// As for `Transaction::rename_table`.
     pub fn rename_table(&self, name: &str, new_name: &str) -> Result<()> {
         let transaction = self.begin()?;
         transaction.rename_table(name, new_name)?;
@@ -116,7 +117,8 @@ impl Database {
 }
 
 impl Transaction {
-    /// Creates a table, which others see when this transaction is committed. See [`Database::create_table`](Database::create_table).
+    /// Creates a table, which others see once this transaction is committed. See
+    /// [`Database::create_table`](Database::create_table).
     ///
     /// ```
     /// use vellum::TableName;
@@ -140,10 +142,12 @@ impl Transaction {
         self.create_table_with(table, TableOptions::default())
     }
 
-    /// The same with options. A [plain](TableOptions::versions) table can be used once this transaction is committed.
+    /// As [`create_table`](Self::create_table), with options. A [plain](TableOptions::versions) table can be used once
+    /// this transaction is committed.
     ///
     /// # Errors
-    /// As for [`create_table`](Self::create_table); [`Error::TableTypes`] if the options have types, and the name has others.
+    /// As for [`create_table`](Self::create_table); [`Error::TableTypes`] if the options name types, and the table's
+    /// name has different ones.
     pub fn create_table_with<N: NamesTable>(
         &self,
         table: N,
@@ -161,7 +165,7 @@ impl Transaction {
         Ok(Table::new(self.create_of(name, &record)?))
     }
 
-    /// Creates what has this record, whose tree has been made, and is doomed.
+    /// Creates the table or heap with this record. Its tree has been made, and is doomed.
     pub(crate) fn create_of(&self, name: &str, record: &TableRecord) -> Result<Handle> {
         let root = record.root;
         let open = Arc::new(OpenTable::new(name, record, &self.open.inner.writers));
@@ -173,13 +177,13 @@ impl Transaction {
             catalog.insert(name.as_bytes(), &record.encode())
         })?;
         if !is_new {
-            // The snapshot does not see what is there, and that is a conflict: this is not reached.
+            // An entry that the snapshot does not see causes a conflict above, so this is not reached.
             return Err(self.die(conflict(name, true)));
         }
         Ok(Handle::new(self.open.inner.clone(), open))
     }
 
-    /// Opens a table that this transaction sees: one that it has created, or that was there when it began. See
+    /// Opens a table that this transaction sees: one that it has created, or that existed when it began. See
     /// [`Database::table`](Database::table).
     ///
     /// # Errors
@@ -196,20 +200,21 @@ impl Transaction {
         Ok(Table::new(handle))
     }
 
-    /// Drops a table with all its contents, also those that were stored after this transaction began. Others see that when it is
-    /// committed; transactions that began before that go on to see the table. Handles on it are of no use afterwards: they show
-    /// what it held, and change nothing. Its space is free when none of these is left.
+    /// Drops a table with all its contents, including records that were stored after this transaction began. Others see
+    /// that once it is committed; transactions that began before that still see the table. Handles on the table are of
+    /// no use afterwards: they show what it held, and change nothing. Its space is freed when no such transaction or
+    /// handle is left.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another transaction that is open has changed records of the table, or
-    /// another one has renamed or dropped it.
+    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another open transaction has changed records of the table, or
+    /// another transaction has renamed or dropped it.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let existing = self.existing(name)?;
         existing.0.expect_table(name)?;
         self.drop_existing(name, existing)
     }
 
-    /// Drops a heap that has no pages any more.
+    /// Drops a heap that has no pages left.
     pub(crate) fn drop_empty_heap(&self, name: &str) -> Result<()> {
         self.drop_existing(name, self.existing(name)?)
     }
@@ -225,12 +230,13 @@ impl Transaction {
         if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
     }
 
-    /// Removes all entries of a table at once, also those that were stored after this transaction began: that takes the same time
-    /// however many there are. Others see that when this transaction is committed; transactions that began before that go on to see what
-    /// the table held. Handles on it stay valid. A cursor, iterator or bulk loader of the table that was begun before, and belongs to no
-    /// transaction, is of no use afterwards: it goes on in what was there, or ends.
+    /// Removes all entries of a table at once, including those that were stored after this transaction began; the time
+    /// this takes does not depend on their number. Others see that once this transaction is committed; transactions
+    /// that began before that still see what the table held. Handles on it stay valid. A cursor, iterator or bulk
+    /// loader of the table that was begun before, and belongs to no transaction, is of no use afterwards: it goes on in
+    /// the old contents, or ends.
     ///
-    /// Its space is free when no older snapshot is open. In a feed of changes the table is dropped and created.
+    /// The space is freed when no older snapshot is open. A feed of changes reports the table as dropped and created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -247,8 +253,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another transaction that is open has changed records of the table, or
-    /// another one has cleared, renamed or dropped it.
+    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another open transaction has changed records of the table, or
+    /// another transaction has cleared, renamed or dropped it.
     pub fn clear_table(&self, name: &str) -> Result<()> {
         let (old, open) = self.existing(name)?;
         old.expect_table(name)?;
@@ -260,7 +266,7 @@ impl Transaction {
         self.replace_tree(&self.changing(), (name, &old), new)
     }
 
-    /// Gives a table another tree instead of the one of its record.
+    /// Replaces the tree in a table's record by another one.
     ///
     /// # Errors
     /// As for [`clear_table`](Self::clear_table).
@@ -275,7 +281,7 @@ impl Transaction {
         self.open.inner.lock().insert(new, Arc::downgrade(open));
         let record = TableRecord { root: new, ..old.clone() };
         self.own(changing, open, old.root, Fate::Replaced { old: old.root, new })?;
-        // What becomes of the tree depends on this transaction from now on.
+        // From now on the fate of the tree depends on this transaction.
         tree.keep();
         let was_there = self.change_catalog(changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(new))?;
@@ -285,11 +291,11 @@ impl Transaction {
         if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
     }
 
-    /// Gives a table another name. Handles on it stay valid.
+    /// Renames a table. Handles on it stay valid.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableExists`]; [`Error::Conflict`] if another transaction has created, renamed or dropped a
-    /// table of one of the names.
+    /// [`Error::NoSuchTable`], [`Error::TableExists`]; [`Error::Conflict`] if another transaction has created, renamed
+    /// or dropped a table of either name.
     pub fn rename_table(&self, name: &str, new_name: &str) -> Result<()> {
         let (record, _open) = self.existing(name)?;
         catalog::check(new_name, &record.types)?;
@@ -334,8 +340,8 @@ impl Transaction {
         Ok((record, handle.open.clone()))
     }
 
-    /// Takes a table for this transaction, which is about to create, load, clear or drop it, and sees this tree of it. The lock of the tables is
-    /// held because a transaction makes one change at a time.
+    /// Makes this transaction the owner of a table that it is about to create, load, clear or drop, and of which it
+    /// sees this tree. The caller holds the lock of the tables because a transaction makes one change at a time.
     pub(crate) fn own(
         &self,
         _changing: &MutexGuard<'_, Vec<Writing>>,
@@ -347,7 +353,7 @@ impl Transaction {
         let begin = || table.begin_owning(self.id(), (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
         begun.map_err(|error| match error {
-            // This one saw it.
+            // This transaction saw the table, so it was dropped since.
             Error::NoSuchTable { name } => self.die(conflict(&name, true)),
             error => self.die(error),
         })?;
@@ -355,7 +361,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Changes records of the catalog. The lock of the tables is held because a transaction makes one change at a time.
+    /// Changes records of the catalog. The caller holds the lock of the tables because a transaction makes one change
+    /// at a time.
     fn change_catalog<T>(
         &self,
         _changing: &MutexGuard<'_, Vec<Writing>>,

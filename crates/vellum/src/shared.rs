@@ -1,4 +1,4 @@
-//! What the handles of a database share: the pool, its tables that are open, and orders for its driver.
+//! The state that the handles of a database share: the pool, the open tables, and orders for its driver.
 
 use crate::{
     Answer, Error, IsolationLevel, Result, Task, Written, catalog,
@@ -25,40 +25,40 @@ use vellum_txn::{Durability, DurablePool};
 /// The tables that have handles, by their roots.
 pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
 
-/// Tries to roll a transaction back that has ended.
+/// Tries to roll back a transaction that has ended.
 pub(crate) type Undo = Box<dyn FnMut(&Inner) -> Result<()> + Send>;
 
-/// What all handles share.
-// What counts them is apart from what all operations read.
+/// The state shared by all handles.
+// The reference counts are on a separate cache line from what all operations read.
 #[repr(align(64))]
 pub(crate) struct Inner {
-    /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
+    /// The thread of asynchronous calls, once a call has had to wait. It ends before the pool is dropped.
     pub(crate) driver: OnceLock<Option<Driver<Order>>>,
-    /// Which of the tasks that run transactions goes first.
+    /// Which of the tasks that run transactions has precedence.
     pub(crate) turns: Turns,
     pub(crate) durable: DurablePool,
-    /// When a change counts as done.
+    /// The durability that a change must have when it returns.
     pub(crate) durability: Durability,
-    /// How transactions are kept apart that ask for nothing else.
+    /// The isolation level of transactions that ask for no other.
     pub(crate) isolation: IsolationLevel,
     pub(crate) log_place: LogPlace,
-    /// Locked by a thread that compacts the file, and the address of the table that it works on.
+    /// Locked by a thread that compacts the file; `compacting` is the address of the table that it is working on.
     pub(crate) compaction: Mutex<()>,
     pub(crate) compacting: AtomicUsize,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
-    /// Whether opening it created it.
+    /// Whether opening created the file.
     pub(crate) created: bool,
-    /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during an
-    /// operation on one.
+    /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during
+    /// an operation on a table.
     pub(crate) open: Mutex<OpenTables>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
-    /// Whether there are any.
+    /// Whether any are to be freed.
     pub(crate) has_doomed: AtomicBool,
     /// Which transactions have changed records of which tables.
     pub(crate) writers: Arc<Writers>,
-    /// Transactions that are yet to be rolled back, and whether there are any.
+    /// Ended transactions that are still to be rolled back, and whether there are any.
     pub(crate) not_undone: Mutex<Vec<Undo>>,
     pub(crate) has_not_undone: AtomicBool,
     /// A bug that a test has planted.
@@ -87,13 +87,14 @@ impl Inner {
         self.durable.pool()
     }
 
-    /// A tree of a table, as single operations see it. An operation that changes it keeps it from being cleared.
+    /// A tree of a table, as single operations see it. An operation that changes the tree must keep the table from
+    /// being cleared.
     pub(crate) fn tree_of(&self, open: &OpenTable, root: PageId) -> Tree<'_, Pool> {
         let tree = Tree::open(self.durable.pool(), root);
         if open.is_plain { tree } else { tree.with_view(self.durable.view()) }
     }
 
-    /// Returns once what this thread has changed is as durable as it should be.
+    /// Returns once the changes of this thread are as durable as they should be.
     #[inline(always)]
     pub(crate) fn commit(&self) -> Result<()> {
         Ok(self.durable.commit(self.durability)?)
@@ -109,9 +110,9 @@ impl Inner {
         }
     }
 
-    /// Writes everything, and marks the file as closed.
+    /// Writes everything and marks the file as closed.
     pub(crate) fn close(&mut self) -> Result<()> {
-        // What is left the next opening undoes.
+        // The next opening undoes what is left.
         let _ = self.undo_rest();
         self.sweep();
         self.durable.close()?;
@@ -119,12 +120,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees the pages of tables that are gone, those that cannot be used any more, and what earlier generations of tables held. What cannot
-    /// be freed, or is not when the database crashes, is in the catalog, and freed when the database is opened.
+    /// Frees the pages of tables that are gone and can no longer be used, and the contents of earlier generations of
+    /// tables. Trees that cannot be freed, or are not freed before a crash, are recorded in the catalog, and freed when
+    /// the database is opened.
     #[inline]
     pub(crate) fn sweep(&self) {
-        // Acquire: what is doomed is swept when it is, and again when the snapshots end that were open then. A thread that ends one of these finds
-        // this by way of the list of the snapshots.
+        // Acquire: an entry is swept when it is added, and again when the snapshots that were open then end. A thread
+        // that ends such a snapshot sees the flag by way of the list of snapshots.
         if self.has_doomed.load(Ordering::Acquire) {
             self.sweep_doomed();
         }
@@ -135,13 +137,13 @@ impl Inner {
         let mut open = self.lock();
         let mut doomed = lock(&self.doomed);
         if doomed.is_empty() {
-            // Release, here and below: it is changed while the list is locked.
+            // Release, here and below: the flag is changed while the list is locked.
             self.has_doomed.store(false, Ordering::Release);
             return;
         }
         let oldest = self.durable.oldest_snapshot();
         let unseen: Vec<_> = doomed.iter().filter(|doomed| doomed.time <= oldest).collect();
-        // Handles are made while the tables are locked, and by snapshots that see the table.
+        // Handles are made only while the tables are locked, and only through snapshots that see the table.
         let mut unused = BTreeSet::new();
         for Doomed { open: table, .. } in unseen {
             let entries = || doomed.iter().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
@@ -181,7 +183,7 @@ impl Inner {
         emptied.into_iter().for_each(|root| self.truncate(root));
     }
 
-    /// Frees what an earlier generation of a table held.
+    /// Frees the contents of an earlier generation of a table.
     fn truncate(&self, root: PageId) {
         let truncated = Tree::open(self.durable.pool(), root).truncate();
         if truncated.is_ok() {
@@ -195,7 +197,7 @@ impl Inner {
             .for_each(|doomed| doomed.contents = left);
     }
 
-    /// The root of an earlier generation of a table that is empty and not needed, if there is one.
+    /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.
     pub(crate) fn take_empty(&self, table: &Arc<OpenTable>) -> Option<PageId> {
         let mut doomed = lock(&self.doomed);
         let is_empty =
@@ -204,7 +206,7 @@ impl Inner {
         doomed.swap_remove(index).tree
     }
 
-    /// How many of the handles on a table are a program's.
+    /// How many of the handles on a table belong to the program.
     pub(crate) fn handles(&self, table: &Weak<OpenTable>) -> usize {
         let is_same = |doomed: &&Doomed| std::ptr::eq(Arc::as_ptr(&doomed.open), table.as_ptr());
         let own = lock(&self.doomed).iter().filter(is_same).count()
@@ -212,19 +214,20 @@ impl Inner {
         table.strong_count().saturating_sub(own)
     }
 
-    /// A transaction has ended and could not be rolled back.
+    /// Keeps an ended transaction that could not be rolled back.
     #[cold]
     pub(crate) fn undo_later(&self, transaction: Undo) {
         let mut rest = lock(&self.not_undone);
         rest.push(transaction);
-        // Relaxed, here and where it is read: a thread that does not see it yet meets a conflict, and one that begins later tries.
+        // Relaxed, here and where it is read: a thread that does not see it yet meets a conflict, and a thread that
+        // begins later tries.
         self.has_not_undone.store(true, Ordering::Relaxed);
     }
 
-    /// Rolls back what could not be rolled back before, if that can be done now.
+    /// Rolls back the transactions that could not be rolled back before, if that is possible now.
     ///
     /// # Errors
-    /// Why it cannot. The transactions that have ended go on to keep others from what they have changed.
+    /// Why it is not possible. The ended transactions continue to block others from changing their records.
     #[inline]
     pub(crate) fn undo_rest(&self) -> Result<()> {
         if self.has_not_undone.load(Ordering::Relaxed) { self.try_to_undo_rest() } else { Ok(()) }
@@ -239,17 +242,17 @@ impl Inner {
         undone
     }
 
-    /// Tries something again, if a transaction that has ended, and was not rolled back until now, may have been in its way.
+    /// Repeats an attempt, in case an ended transaction that was not rolled back until now was in its way.
     ///
     /// # Errors
-    /// As the second time; if that transaction cannot be rolled back, why.
+    /// Those of the second attempt; if that transaction cannot be rolled back, why.
     #[cold]
     pub(crate) fn try_again<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
         let undone = self.undo_rest();
         attempt().or_else(|error| undone.and(Err(error)))
     }
 
-    /// A tree of a table, or the table with all its trees, is freed when no snapshot sees it.
+    /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
         let mut doomed = lock(&self.doomed);
         doomed.push(Doomed { open, time, tree, contents: Contents::Whole });
@@ -263,9 +266,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // After a panic something may be half done: then it is better that opening says so.
+        // After a panic something may be half done: it is better then that the next opening reports it.
         if !std::thread::panicking() {
-            // An error has nowhere to go; opening will say that the file was not closed cleanly.
+            // An error cannot be returned here; the next opening reports that the file was not closed cleanly.
             let _ = self.close();
         }
     }
@@ -288,7 +291,7 @@ pub(crate) enum Owned {
 }
 
 impl Owned {
-    /// The answer as it is shown.
+    /// The answer with a borrowed value.
     pub(crate) fn answer(&self) -> Answer<'_> {
         match self {
             Self::Value(value) => Answer::Value(value.as_deref()),
@@ -308,7 +311,7 @@ impl From<Answer<'_>> for Owned {
     }
 }
 
-/// What a future and the driver share.
+/// The state shared by a future and the driver.
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) state: Mutex<SlotState>,
@@ -327,13 +330,13 @@ impl Slot {
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
-            // A runtime's waker that panics has been reported by the panic itself, and is no concern of other futures.
+            // If a runtime's waker panics, the panic itself has reported that, and other futures must not be affected.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }
 
-/// A result that a future waits for: if it is dropped, the future fails.
+/// A result that a future waits for: if this is dropped, the future fails.
 pub(crate) struct Owed(Option<Arc<Slot>>);
 
 impl Owed {

@@ -1,4 +1,4 @@
-//! Operations for an event loop of one's own: submit, poll, reap.
+//! Operations for your own event loop: submit, poll, reap.
 
 use crate::{Answer, Result, Table, Task, nested, shared::Owned};
 use vellum_access::Batch;
@@ -8,9 +8,9 @@ use vellum_pool::Pool;
 /// Operations on a table that are under way while their owner does something else. Made by
 /// [`Table::submissions`].
 ///
-/// It belongs to one thread at a time. Nothing happens between two calls but reads of the device; [`poll`](Self::poll)
-/// takes up what they brought. Other threads that want a page that is being read for this loop are not kept waiting by a loop
-/// that does not poll: they take it up themselves.
+/// It belongs to one thread at a time. Between two calls nothing happens except reads of the device;
+/// [`poll`](Self::poll) processes the completed reads. Other threads that want a page that is being read for this loop
+/// need not wait for the loop to poll: they complete the read themselves.
 ///
 /// ```
 /// use vellum::Task;
@@ -29,14 +29,14 @@ use vellum_pool::Pool;
 pub struct Submissions<'t> {
     table: &'t Table,
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
-    /// The record of the last change.
+    /// The log record of the last change.
     last_change: Option<Lsn>,
-    /// What was done as transactions, because some were open.
+    /// The operations that were done as transactions, because transactions were open.
     done: Vec<(u64, Vec<u8>, Result<Owned>)>,
 }
 
 impl Table {
-    /// Operations on this table for an event loop of one's own.
+    /// Operations on this table for your own event loop.
     pub fn submissions(&self) -> Submissions<'_> {
         Submissions {
             table: self,
@@ -53,7 +53,7 @@ impl Submissions<'_> {
         self.submit(key, Task::Get, tag);
     }
 
-    /// Accepts any operation. Those on the same key may happen in any order.
+    /// Accepts any operation. Operations on the same key may happen in any order.
     pub fn submit(&mut self, key: impl AsRef<[u8]>, task: Task<Vec<u8>>, tag: u64) {
         let is_write = !matches!(task, Task::Get | Task::GetPart { .. });
         if is_write && self.table.handle.is_apart() {
@@ -64,7 +64,7 @@ impl Submissions<'_> {
         self.batch.begin(self.table.handle.tree(), key.as_ref().to_vec(), task, tag);
     }
 
-    /// How many operations were submitted and have not been reaped.
+    /// The number of operations that were submitted and have not been reaped.
     pub fn len(&self) -> usize {
         self.batch.len() + self.done.len()
     }
@@ -74,21 +74,21 @@ impl Submissions<'_> {
         self.batch.is_empty() && self.done.is_empty()
     }
 
-    /// Lets each operation take a step that can, and begins the reads that they need. It does not wait, unless a
-    /// write has to split a leaf or store a large value.
+    /// Advances each operation that can proceed, and begins the reads that they need. It does not wait, unless a write
+    /// has to split a leaf or store a large value.
     pub fn poll(&mut self) {
         nested::check(self.table.handle.pool());
         self.advance(false);
     }
 
-    /// As [`poll`](Self::poll), but if nothing can take a step, it waits until something can.
+    /// As [`poll`](Self::poll), but if no operation can proceed, it waits until one can.
     pub fn wait(&mut self) {
         nested::check(self.table.handle.pool());
         self.advance(true);
     }
 
-    /// Shows the tag, the key and the answer of each operation that is done to `visit`, and returns how many there
-    /// were. Waits until what they have changed is as durable as [`Options::durability`](crate::Options::durability) says.
+    /// Calls `visit` with the tag, the key and the answer of each completed operation, and returns how many there were.
+    /// First waits until their changes are as durable as [`Options::durability`](crate::Options::durability) says.
     pub fn reap(&mut self, mut visit: impl FnMut(u64, &[u8], Result<Answer<'_>>)) -> usize {
         let mut count = 0;
         let committed = self.commit();
@@ -119,7 +119,7 @@ impl Submissions<'_> {
         self.last_change = self.table.handle.inner.durable.take_last_change().or(self.last_change);
     }
 
-    /// Waits until all that has been done is as durable as it should be.
+    /// Waits until all changes are as durable as they should be.
     fn commit(&mut self) -> Result<()> {
         let inner = &self.table.handle.inner;
         self.last_change.take().map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))

@@ -13,12 +13,12 @@ use vellum_access::{TreeShape, WriteMode, Written};
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to values of up to
 /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
 ///
-/// A `Table` without further types is one from bytes to bytes: keys are compared as bytes, and anything that has bytes may be
-/// given. A [`TableName`](crate::TableName) says of which types keys and values are otherwise: numbers, text, tuples, and others.
-/// Their encoding has the order of the keys, see [`KeyType`]. The catalog stores the types, and a table is opened with those
-/// only; [`as_bytes`](Self::as_bytes) shows what is stored.
+/// A `Table` without type parameters maps bytes to bytes: keys are compared as bytes, and anything that has bytes may
+/// be given. A [`TableName`](crate::TableName) names other types of keys and values: numbers, text, tuples, and others.
+/// Their encoding preserves the order of the keys, see [`KeyType`]. The catalog stores the types, and a table can only
+/// be opened with the same ones; [`as_bytes`](Self::as_bytes) shows the stored bytes.
 ///
-/// A cheap handle, to be cloned and given to threads: all operations take `&self`, and each is atomic. The
+/// A `Table` is a cheap handle, to be cloned and given to threads: all operations take `&self`, and each is atomic. The
 /// database cannot be closed while handles exist.
 ///
 /// ```
@@ -42,7 +42,7 @@ pub struct Table<K: ?Sized = [u8], V: ?Sized = [u8]> {
     types: Types<K, V>,
 }
 
-/// What [`Table::put`] did.
+/// The result of [`Table::put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
     /// The key was new.
@@ -65,15 +65,15 @@ impl<K: ?Sized, V: ?Sized> Table<K, V> {
         Self { handle, types: PhantomData }
     }
 
-    /// The same table as bytes: the encodings of its keys and values. What is stored by it should be such encodings; what is
-    /// not is found damaged when it is read.
+    /// The same table as bytes: the encodings of its keys and values. Only such encodings should be stored through it;
+    /// anything else is reported as damaged when it is read.
     pub fn as_bytes(&self) -> Table {
         Table::new(self.handle.clone())
     }
 }
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
-    /// The table's name, when it was opened.
+    /// The table's name at the time it was opened.
     pub fn name(&self) -> &str {
         &self.handle.name
     }
@@ -81,9 +81,9 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// The value of `key`, copied.
     ///
     /// # Errors
-    /// If the key is too long, or a page cannot be read or is damaged. A value that the pool has no room for is read
-    /// past it; [`reader`](Table::reader) does not need memory for all of it. [`Error::Malformed`](crate::Error::Malformed) if what is stored is no
-    /// value of this type.
+    /// If the key is too long, or a page cannot be read or is damaged. A value for which the pool has no room is read
+    /// past the pool; [`reader`](Table::reader) does not need memory for all of it.
+    /// [`Error::Malformed`](crate::Error::Malformed) if the stored bytes are no value of this type.
     #[inline]
     pub fn get(&self, key: impl AsKey<K>) -> Result<Option<V::Owned>> {
         let mut value = Vec::new();
@@ -110,7 +110,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.tree().value_length(key.encoded().as_ref())?)
     }
 
-    /// Stores `value` under `key`, replacing the value that it has, if any.
+    /// Stores `value` under `key`, replacing the previous value, if any.
     ///
     /// # Errors
     /// If the key or the value is too long, the disk is full, or a page cannot be read or written. The table
@@ -121,7 +121,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.write(key, value, WriteMode::Upsert)?.into())
     }
 
-    /// Stores `value` under `key` if the key is new; returns whether it was.
+    /// Stores `value` under `key` if the key has no value yet; returns whether it stored it.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -131,7 +131,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.write(key, value, WriteMode::Insert)? == Written::Inserted)
     }
 
-    /// Replaces the value of `key` if it has one; returns whether it did.
+    /// Replaces the value of `key` if it has one; returns whether it did so.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -141,7 +141,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.write(key, value, WriteMode::Update)? == Written::Replaced)
     }
 
-    /// Removes `key` and its value; returns whether it was there.
+    /// Removes `key` and its value; returns whether the key was there.
     ///
     /// # Errors
     /// If a page cannot be read or written.
@@ -151,11 +151,12 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.handle.change(move |tree| tree.remove(key))
     }
 
-    /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than
-    /// storing them one by one: see [`BulkLoader`].
+    /// Begins to load entries in key order into this table, which must be empty. Much faster than storing them one by
+    /// one: see [`BulkLoader`].
     ///
-    /// This load is no transaction: its entries appear at once when it is finished, to transactions that are open as well.
-    /// [`Transaction::bulk_loader`](crate::Transaction::bulk_loader) makes a load part of one.
+    /// The load is not part of a transaction: its entries appear all at once when it is finished, even to transactions
+    /// that are already open. [`Transaction::bulk_loader`](crate::Transaction::bulk_loader) makes a load part of a
+    /// transaction.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -171,13 +172,13 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; and if it cannot be read,
-    /// or the database is open for reading only.
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; also if it cannot be
+    /// read, or the database is open for reading only.
     pub fn bulk_loader(&self) -> Result<BulkLoader<'_, K, V>> {
         self.bulk_loader_with(&BulkOptions::default())
     }
 
-    /// The same with options.
+    /// As [`bulk_loader`](Self::bulk_loader), with options.
     ///
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
@@ -187,8 +188,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(BulkLoader::new(tree.bulk_load(options.fill_percent)?, (&self.handle, tree.root()), None))
     }
 
-    /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there
-    /// were. All become visible at once; after an error the table is as it was.
+    /// Loads entries in key order into this table, which must be empty, and returns their number. All become visible at
+    /// once; after an error the table is as it was.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -213,7 +214,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         loader.finish()
     }
 
-    /// The entries of a range of keys, in their order: an iterator that goes in both directions.
+    /// The entries of a range of keys, in key order: an iterator that can go in both directions.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -235,7 +236,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Entries::begin(&self.handle, Source::Table, range.bounds())
     }
 
-    /// The entries whose keys begin with `prefix`: with some bytes or characters, or the first elements of a tuple.
+    /// The entries whose keys begin with `prefix`: some bytes or characters, or the first elements of a tuple.
     ///
     /// ```
     /// use vellum::TableName;
@@ -257,8 +258,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.range(Prefix(prefix))
     }
 
-    /// A cursor over the entries of a range of keys, as bytes, for what an iterator cannot do: it turns, goes to any key, and shows
-    /// entries without copying their values.
+    /// A cursor over the entries of a range of keys, as bytes, for what an iterator cannot do: it can turn around, seek
+    /// any key, and show entries without copying their values.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -281,7 +282,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.handle.cursor(&range.bounds())
     }
 
-    /// The entry with the least key.
+    /// The entry with the smallest key.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -289,7 +290,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.range(..)?.next().transpose()
     }
 
-    /// The entry with the greatest key.
+    /// The entry with the largest key.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -297,8 +298,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.range(..)?.next_back().transpose()
     }
 
-    /// Removes the entry with the least key, and returns it. Threads that do so at once each get another one. An entry with a
-    /// lesser key that is stored at the same moment may be passed over.
+    /// Removes the entry with the smallest key and returns it. Threads that call this at the same time each get a
+    /// different entry. An entry with a smaller key that is stored at the same moment may be missed.
     ///
     /// ```
     /// use vellum::TableName;
@@ -315,12 +316,12 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`remove`](Self::remove). Nothing is removed then.
+    /// As for [`get`](Self::get) and [`remove`](Self::remove). After an error nothing has been removed.
     pub fn pop_first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
         self.pop(|cursor| Ok(cursor.next()?.map(|entry| KeyBuffer::of::<[u8]>(entry.key()))))
     }
 
-    /// Removes the entry with the greatest key, and returns it: see [`pop_first`](Self::pop_first).
+    /// Removes the entry with the largest key and returns it: see [`pop_first`](Self::pop_first).
     ///
     /// # Errors
     /// As for `pop_first`.
@@ -352,15 +353,17 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// Counts the entries of a range, one by one.
     ///
     /// # Errors
-    /// As for [`range`](Self::range); and if a page cannot be read or is damaged.
+    /// As for [`range`](Self::range); also if a page cannot be read or is damaged.
     pub fn count(&self, range: impl KeyRange<K>) -> Result<u64> {
         self.cursor(range)?.count()
     }
 
-    /// Replaces the value of `key` by what `change` makes of it, whatever length that has: with `None` there is, or shall be, no
-    /// value. Atomic: if another thread changes the value meanwhile, `change` is called again with the value that it has then.
+    /// Replaces the value of `key` with the result of `change`, which may have any length. `None` stands for no value,
+    /// both as the argument and as the result. Atomic: if another thread changes the value meanwhile, `change` is
+    /// called again with the new value.
     ///
-    /// It holds no latch, and may use the database. To change a few bytes where they lie [`modify`](Table::modify) is faster.
+    /// `change` runs without a latch and may use the database. To change a few bytes in place,
+    /// [`modify`](Table::modify) is faster.
     ///
     /// ```
     /// use vellum::TableName;
@@ -378,7 +381,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    /// As for [`get`](Self::get) and [`put`](Self::put). After an error the value is as it was.
     pub fn update_with<W: AsValue<V>>(
         &self,
         key: impl AsKey<K>,
@@ -387,7 +390,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.handle.exchange(key.encoded().as_ref(), |value| self.changed(value, &mut change))
     }
 
-    /// Stores `new` under `key` if its value is `old`; returns whether it was. [`insert`](Self::insert) does so if there is none.
+    /// Stores `new` under `key` if the current value is `old`; returns whether it was. To store a value only if there
+    /// is none, use [`insert`](Self::insert).
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -401,7 +405,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    /// As for [`get`](Self::get) and [`put`](Self::put). After an error the value is as it was.
     pub fn compare_and_swap(
         &self,
         key: impl AsKey<K>,
@@ -412,7 +416,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.compare_and(key, old, || Exchange::Store(new.as_ref()))
     }
 
-    /// Removes `key` if its value is `old`; returns whether it was. See [`compare_and_swap`](Self::compare_and_swap).
+    /// Removes `key` if the current value is `old`; returns whether it was. See
+    /// [`compare_and_swap`](Self::compare_and_swap).
     ///
     /// # Errors
     /// As for `compare_and_swap`.
@@ -434,8 +439,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(is_equal)
     }
 
-    /// Counts the table's entries and their bytes, which reads all of it. Others may change it meanwhile; the
-    /// numbers are then approximate.
+    /// Counts the table's entries and their bytes, which reads the whole table. If other threads change it meanwhile,
+    /// the numbers are approximate.
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
@@ -443,12 +448,12 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.tree().shape()?)
     }
 
-    /// An entry that is stored as these bytes.
+    /// Decodes an entry.
     pub(crate) fn entry_of(&self, key: &[u8], value: &[u8]) -> Result<(K::Owned, V::Owned)> {
         Ok((self.handle.key_of::<K>(key)?, self.handle.value_of::<V>(value.into())?))
     }
 
-    /// What `change` makes of a value.
+    /// Calls `change` with a decoded value, and encodes its result.
     pub(crate) fn changed<W: AsValue<V>>(
         &self,
         value: Option<&[u8]>,

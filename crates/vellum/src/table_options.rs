@@ -1,10 +1,10 @@
-//! How a table is created.
+//! Options for creating a table.
 
-/// How a table is created: see [`Database::create_table_with`](crate::Database::create_table_with).
+/// Options for creating a table: see [`Database::create_table_with`](crate::Database::create_table_with).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableOptions {
     pub(crate) versions: bool,
-    /// The types of its keys and values, if those of its name are not meant.
+    /// The types of its keys and values, if they differ from those of its name.
     pub(crate) types: Option<(String, String)>,
 }
 
@@ -17,10 +17,10 @@ impl Default for TableOptions {
 impl TableOptions {
     /// Whether earlier versions of the table's records are kept for transactions that may see them. Default true.
     ///
-    /// A table without is *plain*: operations on it are atomic, each by itself, logged and durable like all others, and cost the
-    /// same whatever transactions are open beside them, for they know nothing of these. So transactions cannot use it: that is
-    /// [`Error::PlainTable`](crate::Error::PlainTable). They create, rename and drop it like any other. A table is and remains
-    /// what it was created as.
+    /// A table without versions is *plain*: operations on it are atomic one by one, logged and durable like all others,
+    /// and cost the same whatever transactions are open, because they take no notice of transactions. Therefore
+    /// transactions cannot read or change a plain table: that is [`Error::PlainTable`](crate::Error::PlainTable). They
+    /// create, rename and drop it like any other. This option cannot be changed after creation.
     ///
     /// ```
     /// use vellum::{Error, TableOptions};
@@ -39,9 +39,10 @@ impl TableOptions {
         self
     }
 
-    /// The names of the types of keys and values ([`KeyType::type_name`](crate::KeyType::type_name)), for a program that does not know
-    /// the types themselves: one that copies tables, or follows changes. It names the table by a string alone, gets a handle of bytes, and
-    /// stores the encodings that it has; programs that know the types open the table with these.
+    /// The names of the types of keys and values ([`KeyType::type_name`](crate::KeyType::type_name)), for a program
+    /// that does not know the types themselves: one that copies tables or follows changes. Such a program names the
+    /// table by a string alone, gets a handle of bytes, and stores the encodings that it has; programs that know the
+    /// types open the table with them.
     ///
     /// ```
     /// use vellum::{TableName, TableOptions};

@@ -1,4 +1,4 @@
-//! Transactions: several operations that happen together or not at all, on a state of the database that does not change.
+//! Transactions: several operations that happen together or not at all, on an unchanging state of the database.
 
 use crate::{
     Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
@@ -26,7 +26,7 @@ use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
 
-/// How a transaction begins.
+/// Options of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransactionOptions {
     durability: Option<Durability>,
@@ -35,22 +35,25 @@ pub struct TransactionOptions {
 }
 
 impl TransactionOptions {
-    /// When the transaction counts as done. By default as [`Options::durability`](crate::Options::durability) says.
+    /// How durable the transaction is when its commit returns. By default as
+    /// [`Options::durability`](crate::Options::durability) says.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);
         self
     }
 
-    /// How it is kept apart from others. By default as [`Options::isolation`](crate::Options::isolation) says.
+    /// How it is isolated from other transactions. By default as [`Options::isolation`](crate::Options::isolation)
+    /// says.
     #[must_use]
     pub fn isolation(mut self, isolation: IsolationLevel) -> Self {
         self.isolation = Some(isolation);
         self
     }
 
-    /// For how long [`Database::run_with`] runs it again after conflicts; the last conflict is its error then. By default without
-    /// end, but for conflicts with a transaction that the same thread has begun and not ended: five seconds.
+    /// For how long [`Database::run_with`] keeps running it again after conflicts; after that it returns the last
+    /// conflict as its error. By default there is no limit, except for conflicts with a transaction that the same
+    /// thread has begun and not ended: five seconds.
     #[must_use]
     pub fn retry_for(mut self, time: Duration) -> Self {
         self.retry_for = Some(time);
@@ -58,19 +61,20 @@ impl TransactionOptions {
     }
 }
 
-/// A transaction, which sees the database as it was when it began, and its own changes. Others see these when it has been
-/// [committed](Self::commit), all at once; if it is [rolled back](Self::rollback) or dropped, they never do. So it is in a
-/// crash as well.
+/// A transaction, which sees the database as it was when it began, and its own changes. Other transactions see these
+/// changes once it has been [committed](Self::commit), all at once; if it is [rolled back](Self::rollback) or dropped,
+/// they never do. The same holds across a crash.
 ///
-/// Transactions are isolated from each other by *snapshots*. Readers keep no thread from anything. Of two transactions that
-/// change the same record, the first wins; the other is told at once, by [`Error::Conflict`], and can only be rolled back. A record
-/// conflicts also if a transaction has changed it that was committed after this one began. Two transactions that read what
-/// the other changes, and change different records, are not kept apart (*write skew*);
-/// [`get_for_update`](Self::get_for_update) does that for a record, and [`IsolationLevel::Serializable`] for all that is read.
+/// Transactions are isolated from each other by *snapshots*. Readers never block other threads. If two transactions
+/// change the same record, the first updater wins; the other immediately gets [`Error::Conflict`] and can only be
+/// rolled back. It is also a conflict to change a record that was changed by a transaction committed after this one
+/// began. Two transactions that each read what the other changes, and change different records, can both be committed
+/// (*write skew*); [`get_for_update`](Self::get_for_update) prevents that for one record, and
+/// [`IsolationLevel::Serializable`] for everything that is read.
 ///
-/// A transaction belongs to no thread, and keeps nothing borrowed; threads that share one change something one after the
-/// other. As long as it is open the database keeps what it may still read of the past, and the log of what it has changed;
-/// see [`Database::history`], and [`Options::snapshot_limit`](crate::Options::snapshot_limit).
+/// A transaction belongs to no thread and borrows nothing; threads that share one make their changes one at a time.
+/// While it is open, the database keeps the past versions that it may still read, and the log of its changes; see
+/// [`Database::history`] and [`Options::snapshot_limit`](crate::Options::snapshot_limit).
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -94,19 +98,19 @@ impl TransactionOptions {
 pub struct Transaction {
     pub(crate) open: OpenTransaction,
     durability: Durability,
-    /// The tables that it has changed, which cannot be dropped meanwhile. Locked by each change, so that it makes one at a
-    /// time.
+    /// The tables that it has changed, which cannot be dropped meanwhile. Each change locks this list, so that the
+    /// transaction makes one change at a time.
     tables: Mutex<Vec<Writing>>,
     /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
     tables_read: Mutex<Vec<Arc<OpenTable>>>,
     savepoints: Mutex<Savepoints>,
-    /// An operation failed after which it can only be rolled back.
+    /// An operation has failed in a way that leaves only a rollback.
     is_dead: AtomicBool,
     // Dropped last.
     _sweeper: Sweeper,
 }
 
-/// Frees what is not used any more when a transaction has let go of everything.
+/// Frees what is no longer used once a transaction has let go of everything.
 struct Sweeper(Arc<Inner>);
 
 impl Drop for Sweeper {
@@ -116,7 +120,7 @@ impl Drop for Sweeper {
 }
 
 impl Database {
-    /// Begins a transaction. In a database that is open for reading only it can only read.
+    /// Begins a transaction. If the database is open for reading only, the transaction can only read.
     ///
     /// # Errors
     /// None at present.
@@ -125,7 +129,7 @@ impl Database {
         self.begin_with(TransactionOptions::default())
     }
 
-    /// Begins a transaction with other options than the database's.
+    /// Begins a transaction with options other than the database's.
     ///
     /// # Errors
     /// As for [`begin`](Self::begin).
@@ -134,28 +138,30 @@ impl Database {
         Ok(Transaction::begin(self.inner(), options))
     }
 
-    /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a pause that
-    /// becomes longer each time. After some conflicts it gets *precedence*, one at a time: transactions of other threads wait before
-    /// their first change, up to twice as long as its last attempt took, and ten seconds at most. So a long transaction ends among
-    /// any number of short ones. `work` may be run several times.
+    /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a
+    /// pause that becomes longer each time. After several conflicts it gets *precedence*, which one transaction has at
+    /// a time: transactions of other threads wait before their first change, for up to twice as long as its last
+    /// attempt took, and at most ten seconds. So a long transaction can finish among any number of short ones. `work`
+    /// may be called several times.
     ///
-    /// A record that is kept by a transaction which this thread has [begun](Self::begin) and not ended is not waited for without end: unless it
-    /// was given to another thread, nobody else ends that one. After five seconds that is an error, unless
-    /// [`retry_for`](TransactionOptions::retry_for) says how long it is tried.
+    /// If a record is held by a transaction that this thread has [begun](Self::begin) and not ended, the wait is
+    /// limited: unless that transaction was given to another thread, only this thread could end it. After five seconds
+    /// it is an error, unless [`retry_for`](TransactionOptions::retry_for) sets another limit.
     ///
-    /// All that `work` does to the database it does by its transaction. An operation of a table itself, or another transaction, knows
-    /// nothing of this one, and is no part of it.
+    /// `work` should do everything through its transaction. An operation on a table itself, or another transaction,
+    /// knows nothing of this transaction and is not part of it.
     ///
     /// # Errors
-    /// What `work` returns, except a conflict: the transaction is rolled back then. [`Error::OwnConflict`] if `work` meets a conflict
-    /// with the transaction itself, by what it does past that; [`Error::HeldByThread`] if it conflicts with one that this thread has begun
-    /// before. And what [`commit`](Transaction::commit) returns.
+    /// The error that `work` returns, except a conflict: the transaction is then rolled back. [`Error::OwnConflict`] if
+    /// something that `work` does outside the transaction conflicts with the transaction itself;
+    /// [`Error::HeldByThread`] if the transaction conflicts with one that this thread has begun before. Also the errors
+    /// of [`commit`](Transaction::commit).
     #[track_caller]
     pub fn run<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         self.run_with(TransactionOptions::default(), work)
     }
 
-    /// [`run`](Self::run) of a transaction with other options than the database's.
+    /// [`run`](Self::run), with options other than the database's.
     ///
     /// # Errors
     /// As for `run`.
@@ -174,7 +180,7 @@ impl Database {
             let running = Running::begin(inner, &transaction.open.transaction);
             let worked =
                 work(&transaction).map_err(|error| running::explained(inner, transaction.is_dead(), error));
-            // While it has precedence no other thread changes anything.
+            // While it has precedence, no other thread changes anything.
             let may_be_own = running.is_passed_by() && preceding.is_some();
             drop(running);
             let done = worked.and_then(|value| transaction.commit().map(|()| value));
@@ -209,7 +215,8 @@ impl Transaction {
         }
     }
 
-    /// Its number among all transactions since the database was opened, by which [`Database::history`] names the oldest.
+    /// Its number among all transactions since the database was opened; [`Database::history`] identifies the oldest one
+    /// by it.
     pub fn id(&self) -> u64 {
         self.open.transaction.id()
     }
@@ -221,12 +228,12 @@ impl Transaction {
         Savepoint { transaction: self.name(), number, at }
     }
 
-    /// Undoes what was done since the savepoint, which stays; those that came after it are gone. What was changed stays reserved for
-    /// this transaction.
+    /// Undoes everything done since the savepoint, which remains; later savepoints are discarded. The records that were
+    /// changed stay reserved for this transaction.
     ///
     /// # Errors
-    /// [`Error::NoSuchSavepoint`] if it is gone, or one of another transaction: nothing has happened then. If a page cannot be read or
-    /// changed the transaction can only be rolled back.
+    /// [`Error::NoSuchSavepoint`] if the savepoint was discarded or belongs to another transaction: nothing has
+    /// happened then. If a page cannot be read or changed, the transaction can only be rolled back.
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
         let _changing = self.changing();
         let mut savepoints = lock(&self.savepoints);
@@ -237,12 +244,12 @@ impl Transaction {
         self.undo_after(savepoint.at)
     }
 
-    /// What tells this transaction from all others of this process.
+    /// Distinguishes this transaction from all others of this process.
     fn name(&self) -> (u64, usize) {
         (self.id(), Arc::as_ptr(&self.open.inner).addr())
     }
 
-    /// Undoes what was done after a place in the transaction. The lock of the tables is held.
+    /// Undoes everything after a place in the transaction. The caller holds the lock of the tables.
     fn undo_after(&self, place: vellum_txn::Savepoint) -> Result<()> {
         let undone = self.open.transaction.rollback_to(self.open.inner.pool(), place);
         if undone.is_ok() {
@@ -254,19 +261,20 @@ impl Transaction {
         Ok(undone?)
     }
 
-    /// Commits: what was changed is visible to others, all at once, and as durable when this returns as the options say.
+    /// Commits. When this returns, the changes are visible to others, all at once, and as durable as the options say.
     ///
     /// # Errors
-    /// [`Error::Ended`] after a conflict, and [`Error::Conflict`] if it is [serializable](IsolationLevel::Serializable) and
-    /// what it has read was changed: nothing has happened then. If the log cannot be written, whether the transaction is
-    /// durable shows when the database is opened anew.
+    /// [`Error::Ended`] after a conflict, and [`Error::Conflict`] if the transaction is
+    /// [serializable](IsolationLevel::Serializable) and something it has read was changed: nothing has happened then.
+    /// If the log cannot be written, it is unknown whether the transaction is durable until the database is opened
+    /// again.
     pub fn commit(self) -> Result<()> {
         let durability = self.durability;
         Ok(self.end()?.durable.commit(durability)?)
     }
 
-    /// As [`commit`](Self::commit), but does not wait: what was changed is visible when this returns, and durable when
-    /// what it returns says so. Nothing is returned if there is nothing to wait for.
+    /// As [`commit`](Self::commit), but does not wait: the changes are visible when this returns, and durable when the
+    /// returned [`Arrival`] says so. Returns none if there is nothing to wait for.
     ///
     /// # Errors
     /// As for `commit`.
@@ -275,11 +283,11 @@ impl Transaction {
         Ok(self.end()?.durable.commit_later(durability))
     }
 
-    /// Undoes everything.
+    /// Undoes all changes.
     ///
     /// # Errors
-    /// If a page cannot be read or changed: the records stay reserved then, and the next opening of the database undoes what
-    /// is left.
+    /// If a page cannot be read or changed: the records then stay reserved, and the next opening of the database undoes
+    /// what is left.
     pub fn rollback(self) -> Result<()> {
         self.open.rollback()
     }
@@ -317,7 +325,7 @@ impl Transaction {
         }
     }
 
-    /// The tree, to look these keys up.
+    /// The tree, for looking up these keys, which are noted as read.
     pub(crate) fn read_keys<'t>(
         &'t self,
         table: &'t Handle,
@@ -335,7 +343,7 @@ impl Transaction {
         Ok(tree)
     }
 
-    /// A cursor, which notes what it reads.
+    /// A cursor that notes what it reads.
     pub(crate) fn read_range<'t>(
         &'t self,
         table: &'t Handle,
@@ -349,7 +357,7 @@ impl Transaction {
         Ok(cursor)
     }
 
-    /// A cursor that does not.
+    /// A cursor that does not note what it reads.
     pub(crate) fn read_range_untracked<'t>(
         &'t self,
         table: &'t Handle,
@@ -359,7 +367,7 @@ impl Transaction {
         Ok(Cursor::new(tree.range(as_slice(lower), as_slice(upper))?, table.pool()))
     }
 
-    /// Notes that a key has been read if a change has left it as it was, which told whether it is there.
+    /// Notes a key as read if a change has left it as it was, because that told whether the key is there.
     pub(crate) fn note_unchanged(
         &self,
         table: &Handle,
@@ -370,7 +378,7 @@ impl Transaction {
         if is_noted { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
     }
 
-    /// Keeps a table from being dropped that has been read, and notes that it was not dropped or cleared.
+    /// Keeps a table that was read from being dropped, and notes as read that it was not dropped or cleared.
     #[cold]
     fn keep(&self, table: &Handle, root: PageId) {
         let catalog = catalog::tree(self.open.inner.pool()).root();
@@ -379,7 +387,7 @@ impl Transaction {
         tables.push(table.open.clone());
     }
 
-    /// The tree, to read what is noted otherwise or need not be.
+    /// The tree, for reads that are noted elsewhere or need not be noted.
     pub(crate) fn read_untracked<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>> {
         self.check()?;
         Ok(table.tree_of(&self.open)?.with_view(self.open.transaction.reading()))
@@ -400,7 +408,7 @@ impl Transaction {
         change(tree).map_err(|error| self.die(table.named(error)))
     }
 
-    /// How it changes something.
+    /// The view through which it changes records.
     #[inline(always)]
     pub(crate) fn writing(&self) -> Result<View<'_>> {
         self.open.transaction.writing().map_err(|error| self.die(error.into()))
@@ -409,7 +417,7 @@ impl Transaction {
     /// Enters this transaction as a writer of a table.
     fn begin_writing(&self, table: &Handle, seen: PageId) -> Result<Writing> {
         table.begin_writing(self.id(), seen).map_err(|error| match error {
-            // If this one sees the table, it was dropped since.
+            // If this transaction sees the table, it was dropped after the transaction began.
             Error::NoSuchTable { name } => match table.seen_by(&self.open) {
                 Ok(Some(_)) => self.die(conflict(&name, true)),
                 Ok(None) => Error::NoSuchTable { name },
@@ -419,7 +427,7 @@ impl Transaction {
         })
     }
 
-    /// The catalog, to be read.
+    /// The catalog, for reading.
     pub(crate) fn catalog(&self) -> Result<Tree<'_, Pool>> {
         self.check()?;
         Ok(catalog::tree(self.open.inner.pool()).with_view(self.open.transaction.reading()))
@@ -436,9 +444,9 @@ impl Transaction {
         self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// What an operation failed with, after which the transaction may only be rolled back.
+    /// Marks the transaction as one that can only be rolled back, and passes the error on.
     pub(crate) fn die(&self, error: Error) -> Error {
-        // A request that makes no sense has changed nothing, and the next one may.
+        // An invalid request has changed nothing, and the next request may succeed.
         if error.kind() != ErrorKind::InvalidInput {
             self.is_dead.store(true, Ordering::Relaxed);
         }

@@ -11,7 +11,7 @@ impl Transaction {
     /// The values of many keys, in their order. See [`Table::multi_get`].
     ///
     /// # Errors
-    /// Each has its own: as for [`get`](Self::get).
+    /// Each lookup has its own error: as for [`get`](Self::get).
     pub fn multi_get<K, V, Q: AsKey<K>>(
         &self,
         table: &Table<K, V>,
@@ -29,11 +29,11 @@ impl Transaction {
         Ok(values)
     }
 
-    /// [`multi_get`](Self::multi_get) that shows each value to `visit` instead of collecting them. See
+    /// [`multi_get`](Self::multi_get), but calls `visit` with each value instead of collecting them. See
     /// [`Table::multi_get_with`].
     ///
     /// # Errors
-    /// As for [`get`](Self::get); each lookup has its own besides.
+    /// As for [`get`](Self::get); in addition, each lookup has its own error.
     pub fn multi_get_with<K: AsRef<[u8]>>(
         &self,
         table: &Table,
@@ -47,7 +47,7 @@ impl Transaction {
     /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
     ///
     /// # Errors
-    /// Each lookup has its own: as for [`get`](Self::get).
+    /// Each lookup has its own error: as for [`get`](Self::get).
     pub fn multi_get_part_with<K: AsRef<[u8]>>(
         &self,
         table: &Table,
@@ -62,9 +62,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would. What is there afterwards is what
-    /// puts one after the other would leave: if a key occurs twice, its last value stays. But they overlap: while one waits for
-    /// a cache line or for the device, the others go on. From a key that occurs twice they do not.
+    /// Stores many values, each under its key, and returns for each what [`put`](Self::put) would. The result is that
+    /// of puts one after the other: if a key occurs twice, its last value stays. But the puts overlap: while one waits
+    /// for a cache line or for the device, the others proceed. If any key occurs twice, they do not overlap.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -79,8 +79,9 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// If a key is longer than [`MAX_KEY_BYTES`] or a value than [`MAX_VALUE_BYTES`], or cannot be encoded: nothing has been stored
-    /// then. Otherwise the first that occurs, as for `put`: [`Error::Conflict`](crate::Error::Conflict) names the table and the key.
+    /// If a key is longer than [`MAX_KEY_BYTES`], a value is longer than [`MAX_VALUE_BYTES`], or a value cannot be
+    /// encoded: nothing has been stored then. Otherwise the first error that occurs, as for `put`:
+    /// [`Error::Conflict`](crate::Error::Conflict) names the table and the key.
     pub fn multi_put<K, V, Q: AsKey<K>, W: AsValue<V>>(
         &self,
         table: &Table<K, V>,
@@ -115,11 +116,11 @@ impl Transaction {
         })
     }
 
-    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
-    /// whether there was one. See [`Table::multi_modify`].
+    /// Lets `change` change the values of many keys in place, each with its key's index; returns for each whether there
+    /// was one. See [`Table::multi_modify`].
     ///
     /// # Errors
-    /// The first that occurs, as for [`put`](Self::put).
+    /// The first error that occurs, as for [`put`](Self::put).
     ///
     /// # Panics
     /// In debug builds, if `change` uses the database.

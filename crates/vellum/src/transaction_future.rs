@@ -1,12 +1,13 @@
 //! Operations of transactions that return futures, for any runtime.
 //!
-//! A future tries its operation on the thread that polls it. If that would have to wait for a page, the [driver](crate::asynchronous) of
-//! the database reads what lies on the way to the key, as it would for an operation of the table, and the future tries again when
-//! that is in memory. So it is always the task that changes something, never the driver, and a future that is dropped has done its
-//! operation or has not begun it.
+//! A future tries its operation on the thread that polls it. If the operation would have to wait for a page, the
+//! [driver](crate::asynchronous) of the database reads the path to the key, as it would for an operation of the table,
+//! and the future tries again when the path is in memory. So it is always the task that makes a change, never the
+//! driver, and a future that is dropped has either done its operation or not begun it.
 //!
-//! What the driver has read may be evicted before the task gets its turn. After a few attempts, and for what no read of the table
-//! brings into memory (a leaf that is full, a large value, what only an old snapshot sees), the operation waits where it is.
+//! What the driver has read may be evicted before the task runs again. After a few attempts, the operation waits in
+//! place. It also does so for anything that no read of the table brings into memory: a full leaf, a large value, or a
+//! version that only an old snapshot sees.
 
 use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, Transaction, ValueType, Written,
@@ -23,7 +24,7 @@ use std::{
 };
 use vellum_pool::Pool;
 
-/// How often the driver reads what an operation needs.
+/// How often the driver reads for one operation.
 pub(crate) const FETCHES_MAX: u32 = 3;
 
 /// An operation of a transaction that is under way, or will be when it is polled.
@@ -32,7 +33,7 @@ pub struct TransactionFuture<'t, T> {
     transaction: &'t Transaction,
     table: &'t Handle,
     key: Vec<u8>,
-    /// Or why the value cannot be encoded.
+    /// The operation, or why the value cannot be encoded.
     task: Result<Task<Vec<u8>>>,
     /// What the driver is reading.
     fetch: Option<Arc<Slot>>,
@@ -42,7 +43,7 @@ pub struct TransactionFuture<'t, T> {
 }
 
 impl<T> TransactionFuture<'_, T> {
-    /// Tries the operation; `None` if it would have to wait, and must not.
+    /// Tries the operation; `None` if it would have to wait but must not.
     fn attempt(&self, task: &Task<Vec<u8>>, may_wait: bool) -> Result<Option<Owned>> {
         let Self { transaction, table, key, .. } = self;
         let try_on = |tree: vellum_access::Tree<'_, Pool>| match may_wait {
@@ -58,7 +59,7 @@ impl<T> TransactionFuture<'_, T> {
                 false => transaction.read_keys(table, [key])?,
             };
             return match try_on(tree).map_err(Error::from) {
-                // It is read past the pool.
+                // The value is read past the pool.
                 Err(error) if error.is_about_room() => Ok(Some(Owned::Value(table.get_by(tree, key)?))),
                 found => found,
             };
@@ -82,7 +83,7 @@ impl<T> Future for TransactionFuture<'_, T> {
         loop {
             if let Some(slot) = &this.fetch {
                 let mut state = lock(&slot.state);
-                // If the driver cannot read something, the operation says why.
+                // If the driver cannot read something, the operation reports why.
                 if state.result.take().is_none() {
                     state.waker = Some(context.waker().clone());
                     return Poll::Pending;
@@ -103,7 +104,7 @@ impl<T> Future for TransactionFuture<'_, T> {
                 return Poll::Ready((this.convert)(this.table, done));
             }
             let is_read = matches!(task, Task::Get);
-            // The leaf is all that a write needs. If that is there, it has something else to wait for.
+            // A write needs only the leaf. If the leaf is in memory, the write has to wait for something else.
             this.fetches = if is_read { this.fetches + 1 } else { FETCHES_MAX };
             let fetch = if is_read { Task::Get } else { Task::GetPart { offset: 0, length: 0 } };
             this.fetch = Some(hand_over(this.table, this.key.clone(), fetch, context.waker()));
@@ -112,8 +113,8 @@ impl<T> Future for TransactionFuture<'_, T> {
 }
 
 impl Transaction {
-    /// [`get`](Self::get) as a future, for any runtime. A value that is in memory is there at the first poll; reads of many such futures
-    /// overlap.
+    /// [`get`](Self::get) as a future, for any runtime. A value in memory is ready at the first poll; the reads of many
+    /// such futures overlap.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

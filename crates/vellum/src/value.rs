@@ -8,10 +8,10 @@ use std::{
 use vellum_access::BlobReader;
 use vellum_pool::Pool;
 
-/// A value, as one slice: a copy if it is small, the pages themselves if it is large.
+/// A value as one slice: a copy if it is small, the pages themselves if it is large.
 ///
-/// A large value stays in memory, latched, as long as this lives, and a thread that replaces it leaves its space
-/// unused until then: drop it soon.
+/// A large value stays in memory, latched, while this exists, and its space is not reused until then if it is replaced:
+/// drop this soon.
 #[derive(Debug)]
 pub struct Value<'t>(pub(crate) vellum_access::Value<'t, Pool>);
 
@@ -21,7 +21,7 @@ impl Value<'_> {
         self.0.into_vec()
     }
 
-    /// Whether the value is read where it lies, without a copy.
+    /// Whether the value is read in place, without a copy.
     pub fn is_in_place(&self) -> bool {
         self.0.is_in_place()
     }
@@ -43,8 +43,8 @@ impl AsRef<[u8]> for Value<'_> {
 
 /// Reads a value in parts, whatever its size; implements [`Read`] and [`Seek`].
 ///
-/// Only the parts that are asked for are read from storage, 64 KiB at a time, and each is checked. If the
-/// value is replaced or removed meanwhile, the next read fails: it never mixes two values.
+/// Only the requested parts are read from storage, 64 KiB at a time, and each is checked. If the value is replaced or
+/// removed meanwhile, the next read fails: a reader never mixes two values.
 pub struct ValueReader<'t> {
     source: Source<'t>,
     position: u64,
@@ -73,7 +73,7 @@ impl<'t> ValueReader<'t> {
         }
     }
 
-    /// Reads bytes from `offset` on into `buffer`, and returns how many: fewer than it holds only at the end.
+    /// Reads bytes from `offset` on into `buffer`, and returns how many: fewer than the buffer holds only at the end.
     ///
     /// # Errors
     /// If the value has changed, cannot be read, or is damaged.

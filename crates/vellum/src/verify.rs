@@ -1,4 +1,4 @@
-//! Looking at a whole database: is everything as it should be?
+//! Verification of a whole database.
 
 use crate::{Error, catalog};
 use std::{collections::BTreeMap, fmt};
@@ -7,7 +7,7 @@ use vellum_base::{Extent, PageId};
 use vellum_objects::{AnyRef, Heap, HeapProblem, HeapState};
 use vellum_pool::Pool;
 
-/// How far a verification has come.
+/// The progress of a verification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Progress {
@@ -17,7 +17,7 @@ pub struct Progress {
     pub pages_total: u64,
 }
 
-/// Something that is wrong.
+/// A problem that a verification found.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
@@ -25,37 +25,37 @@ pub enum Problem {
     Damaged {
         /// The table, or `None` for the file itself and its catalog.
         table: Option<String>,
-        /// What is wrong.
+        /// The error.
         error: Error,
     },
     /// Two references lead to the same page.
     UsedTwice {
         /// The table in which the second reference was found, if any.
         table: Option<String>,
-        /// The first page of what is referred to.
+        /// The first page of the extent.
         page: u64,
         /// Its length in pages.
         pages: u32,
     },
-    /// Pages are allocated and nothing refers to them: their space is lost.
+    /// Pages are allocated, but nothing refers to them: their space is lost.
     Leaked {
         /// The first page.
         page: u64,
         /// How many pages.
         pages: u32,
     },
-    /// A reference of an object leads to nothing, or to an object of another type.
+    /// A reference of an object leads nowhere, or to an object of another type.
     Dangling {
         /// The heap.
         heap: String,
-        /// The object that has the reference; none for a root.
+        /// The object that holds the reference; none for a root.
         from: Option<AnyRef>,
         /// Where it leads.
         to: AnyRef,
-        /// The type to which it should lead.
+        /// The expected type.
         wanted: String,
     },
-    /// Objects are in a heap to which no way leads from a root: their space is lost.
+    /// No path leads from a root to some objects of a heap: their space is lost.
     Unreachable {
         /// The heap.
         heap: String,
@@ -66,8 +66,8 @@ pub enum Problem {
         /// The first of them.
         first: AnyRef,
     },
-    /// One of the two copies of the superblock is damaged, or cannot be read. The database uses the other, and the next change
-    /// writes both anew.
+    /// One of the two copies of the superblock is damaged, or cannot be read. The database uses the other, and the next
+    /// change rewrites both.
     DamagedSuperblock {
         /// The copy's page.
         page: u64,
@@ -112,28 +112,28 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// The tables that were found, and how large they are.
+    /// The tables that were found, and their sizes.
     pub tables: Vec<(String, TreeShape)>,
-    /// The heaps of objects that were found, and how many objects of each type can be reached in them.
+    /// The heaps of objects that were found, and the number of reachable objects of each type.
     pub heaps: Vec<(String, BTreeMap<String, u64>)>,
-    /// What is wrong, in the order in which it was found.
+    /// The problems, in the order in which they were found.
     pub problems: Vec<Problem>,
     /// Pages that were found and read.
     pub pages_verified: u64,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether no problem was found.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Which pages have been found to be used.
+/// Which pages have been found to be in use.
 struct Seen<'v> {
     pool: &'v Pool,
     pages: Vec<u64>,
@@ -142,7 +142,7 @@ struct Seen<'v> {
 }
 
 impl Seen<'_> {
-    /// Notes that something refers to an extent. False if something else does, too.
+    /// Notes that something refers to an extent. Returns false if something else refers to it, too.
     fn claim(&mut self, extent: Extent) -> bool {
         let range = extent.head.0..extent.end().0;
         if range.clone().any(|page| self.is_seen(page)) {
@@ -236,7 +236,7 @@ fn verify_tree(
     let table = table.map(str::to_owned);
     let problems = &mut report.problems;
     let found = tree.verify(|extent| {
-        // What is not allocated is reported by the read that fails.
+        // An extent that is not allocated is reported by the read that fails.
         if !seen.pool.is_extent(extent) || seen.claim(extent) {
             return true;
         }

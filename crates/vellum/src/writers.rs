@@ -1,8 +1,9 @@
 //! Which transactions have changed records of which tables.
 //!
-//! A transaction that changes records of a table is entered here, so that others do not clear or drop it meanwhile. That happens in
-//! nearly every transaction, and the question is asked next to never. So each thread enters its transactions in a *part* that it shares with
-//! few others, whose cache lines stay with its processor, and a thread that asks looks at all parts.
+//! A transaction that changes records of a table is registered here, so that others do not clear or drop the table
+//! meanwhile. Nearly every transaction is registered, but the list is almost never queried. So each thread registers
+//! its transactions in a *part* that it shares with few others and whose cache lines stay with its processor, and a
+//! query examines all parts.
 
 use crate::driver::lock;
 use std::sync::Arc;
@@ -12,12 +13,13 @@ use vellum_base::{Apart, PageId};
 /// How many parts there are.
 const PARTS: usize = 16;
 
-/// The transactions that are open and have changed records, and operations that are about to, by the roots of the tables' current trees.
+/// The open transactions that have changed records, and operations that are about to, by the roots of the tables'
+/// current trees.
 pub(crate) struct Writers {
     parts: Vec<Arc<Part>>,
 }
 
-/// Those that some threads have entered: the root of the table, and the transaction's number, or zero for an operation.
+/// The entries of some threads: the root of the table, and the transaction's number, or zero for an operation.
 struct Part(Apart<Mutex<Vec<(PageId, u64)>>>);
 
 /// An entry, which ends when this is dropped.
@@ -34,7 +36,7 @@ impl Default for Writers {
 }
 
 impl Writers {
-    /// Enters a writer, unless `is_allowed` says no, which is asked while no other thread looks at this part.
+    /// Registers a writer, unless `is_allowed` returns false. It is called while no other thread examines this part.
     pub(crate) fn enter(
         &self,
         root: PageId,
@@ -52,7 +54,7 @@ impl Writers {
         Some(Entry { part: part.clone(), root, number })
     }
 
-    /// Whether there is an entry of a table for which this is true of the number.
+    /// Whether a table has an entry for whose number `is_it` is true.
     pub(crate) fn any(&self, root: PageId, is_it: impl Fn(u64) -> bool) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|part| lock(&part.0.0).iter().any(|(of, number)| *of == root && is_it(*number)))
@@ -60,7 +62,7 @@ impl Writers {
 }
 
 impl Entry {
-    /// The root by which the table is entered.
+    /// The root under which the table is registered.
     pub(crate) fn root(&self) -> PageId {
         self.root
     }
@@ -93,7 +95,7 @@ mod tests {
         assert!((1..40).all(|number| writers.any(table, |of| of == number)));
         assert!(!writers.any(other, |of| of != 1) && writers.enter(other, 2, || false).is_none());
         assert!(!writers.any(other, |of| of == 2));
-        // Another thread than the one that has entered them.
+        // They are dropped by a thread other than the one that registered them.
         drop(entries);
         assert!(writers.any(table, |of| of == 3) && !writers.any(table, |of| of != 3));
         drop(again);

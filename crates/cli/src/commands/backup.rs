@@ -1,4 +1,4 @@
-//! `vellum backup`: a copy of a database in one file, or of what has changed since another.
+//! `vellum backup`: a copy of a database in one file, or of the changes since another backup.
 
 use crate::{
     arguments::{General, StoreArguments},
@@ -41,7 +41,7 @@ pub struct Arguments {
     since: Option<PathBuf>,
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,

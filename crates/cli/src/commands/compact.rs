@@ -1,4 +1,4 @@
-//! `vellum compact`: the file of a database made as short as what it holds.
+//! `vellum compact`: makes the file of a database as short as its contents allow.
 
 use crate::{
     arguments::{General, WriteArguments},
@@ -25,7 +25,7 @@ pub struct Arguments {
     target: WriteArguments,
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,

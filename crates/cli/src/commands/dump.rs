@@ -99,7 +99,7 @@ impl Dump {
         let mut cursor = table.cursor(..)?;
         let failed = |error| Failure::output(&error);
         while let Some(entry) = cursor.next()? {
-            // No process changes it meanwhile.
+            // No process changes the database meanwhile.
             let Some(mut reader) = table.reader(entry.key())? else { continue };
             self.begin_entry(entry.key())?;
             let mut encoder = Encoder::new(&mut self.out, Form::Escaped, Target::Plain);
@@ -134,7 +134,7 @@ impl Dump {
         Ok(())
     }
 
-    /// What is left of a damaged database.
+    /// Dumps what is left of a damaged database.
     fn salvaged(mut self, arguments: &Arguments, general: &General) -> Result {
         let salvage = recover::open(&arguments.store)?;
         let mut lost = 0;
@@ -172,7 +172,7 @@ impl Dump {
         let walked = salvage.table(name, |piece| {
             let (after, upto, error) = match piece {
                 Piece::Entry { key, value } => {
-                    // Where it cannot be written there is no need to go on.
+                    // If the output cannot be written, stop.
                     return self.entry(key, value).map_err(|error| {
                         failure = Some(error);
                         vellum::Error::Ended
@@ -189,13 +189,13 @@ impl Dump {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        // The other tables may be whole.
+        // The other tables may be intact.
         walked.unwrap_or_else(|error| tell(format!("{}: {error}", recover::place(Some(name), None, None))));
         Ok(())
     }
 }
 
-/// What a table is, if that can be read; one of bytes otherwise.
+/// The description of a table, if it can be read; otherwise a table of bytes.
 fn salvaged_table(salvage: &Salvage, name: &str) -> TableLine {
     let known = salvage.database().tables().unwrap_or_default().into_iter().find(|table| table.name == name);
     let bytes = || ("bytes".to_owned(), "bytes".to_owned());

@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     }
 }
 
-/// The failure that a key is not there.
+/// The failure that a key does not exist.
 pub fn no_such_key(key: &[u8], table: &str, database: &Path) -> Failure {
     Failure::no(format!(
         "there is no key {} in table {table:?} of {}; `vellum scan` lists the keys that there are",
@@ -103,7 +103,7 @@ fn write_json(key: &[u8], reader: &mut ValueReader<'_>, form: Form) -> Result {
     out.finish()
 }
 
-/// Writes an entry as a JSON object on a line of its own; the value in parts, however large.
+/// Writes an entry as a JSON object on its own line; the value is written in parts, however large.
 pub fn write_entry(
     out: &mut Output,
     form: Form,

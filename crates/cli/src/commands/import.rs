@@ -70,7 +70,7 @@ struct OmissionRow<'o> {
     reason: &'o str,
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,
@@ -147,7 +147,7 @@ fn import(
     Ok(importer.run(&tree))
 }
 
-/// How many bytes there are to import, for the bar.
+/// The number of bytes to import, for the bar.
 fn total_bytes(tree: &Tree<'_>) -> u64 {
     let mut total = 0;
     tree.walk(|found| {
@@ -159,7 +159,7 @@ fn total_bytes(tree: &Tree<'_>) -> u64 {
     total
 }
 
-/// Tells of a file that was not stored.
+/// Reports a file that was not stored.
 fn tell(omission: Omission, path: &Path, reason: &str, general: &General, progress: &Progress) {
     let path = escaped(path.as_os_str().as_bytes());
     let kind = match omission {
@@ -168,7 +168,7 @@ fn tell(omission: Omission, path: &Path, reason: &str, general: &General, progre
     };
     if general.json {
         let mut out = Output::new();
-        // If the output was closed, the summary at the end notices.
+        // If the output was closed, writing the summary at the end fails.
         let _ = out.json(&OmissionRow { kind, path, reason }).and_then(|()| out.finish());
         return;
     }

@@ -30,7 +30,7 @@ Examples:
   ls -l | vellum put data.vellum listing -             what another program prints
   vellum put data.vellum -- -key -value                what begins with a dash, behind two";
 
-/// The most that is kept in memory of a value whose length is not known beforehand, in bytes.
+/// How much of a value of unknown length is kept in memory at most, in bytes.
 const SPOOL_BYTES: u64 = 1 << 20;
 
 /// The arguments.
@@ -53,7 +53,7 @@ pub struct Arguments {
     form: FormArguments,
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Report {
     key: String,
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let (database, created) = store::open_or_create(&arguments.target)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
     if created && stored.is_err() {
-        // It holds nothing but an empty table, which was not asked for.
+        // It holds only an empty table, which was not asked for.
         store::discard(database);
     } else {
         store::close(database)?;
@@ -136,7 +136,7 @@ fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) 
 
 fn from_file(path: &Path, database: &Path) -> Result<Value> {
     let (file, metadata) = store::open_input(path, database, "stored in itself")?;
-    // How long it is, is only known of regular files, and not of those that the kernel makes up.
+    // The length is known only for regular files, and not for those that the kernel generates.
     if !metadata.is_file() || metadata.len() == 0 || files::is_kernels_state(&file) {
         return spool(file, &shown(path).to_string());
     }
@@ -153,8 +153,8 @@ fn check_length(length: u64, what: &str) -> Result {
     Ok(())
 }
 
-/// Takes in what comes from somewhere, to know its length before the database is opened: in memory if it
-/// is short, in a temporary file otherwise.
+/// Reads a stream to its end, to know its length before the database is opened: into memory if it is short, into a
+/// temporary file otherwise.
 fn spool(mut from: impl Read, what: &str) -> Result<Value> {
     let reading = |error| Failure::io(format_args!("read {what}"), &error);
     let mut beginning = Vec::new();

@@ -1,4 +1,4 @@
-//! `vellum recover`: brings a database up to date that was not closed, or says what would come of that and what is damaged.
+//! `vellum recover`: recovers a database that was not closed, or reports what a recovery would do and what is damaged.
 
 use crate::{
     arguments::{General, StoreArguments, WriteArguments},
@@ -40,7 +40,7 @@ pub struct Arguments {
     report: bool,
 }
 
-/// How it was left, for programs.
+/// How the database was left, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,
@@ -52,7 +52,7 @@ struct Summary {
     seconds: f64,
 }
 
-/// Something that is lost, for programs.
+/// A loss, for programs.
 #[derive(Serialize)]
 struct Lost {
     kind: &'static str,
@@ -160,7 +160,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     ))
 }
 
-/// Opens a database to look at what is left of it.
+/// Opens a database to inspect what is left of it.
 pub fn open(arguments: &StoreArguments) -> Result<Salvage> {
     let path = &arguments.database;
     store::require_file(path)?;

@@ -1,4 +1,4 @@
-//! `vellum restore`: a database of a backup and its increments.
+//! `vellum restore`: makes a database from a backup and its increments.
 
 use super::backup::{self, PAGE_BYTES};
 use crate::{
@@ -60,14 +60,14 @@ pub struct Arguments {
     pool: u64,
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,
     backups: usize,
     pages: u64,
     log_records: u64,
-    /// Everything before this place of the log is there, if an archive was followed.
+    /// If an archive was followed: everything before this place in the log is restored.
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<u64>,
     seconds: f64,

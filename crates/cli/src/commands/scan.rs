@@ -26,7 +26,7 @@ Examples:
   vellum scan data.vellum --salvage > saved.tsv               what is left of a damaged table, for `vellum load`
   vellum scan data.vellum --json | jq -r .key                 for programs";
 
-/// How much of a value is shown.
+/// How much of a value is shown, in bytes.
 const SHOWN_BYTES: u64 = 64;
 
 /// The arguments.
@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             if length <= most {
                 encoder.finish().map_err(failed)?;
             } else {
-                // A character that was cut in two is left out.
+                // A truncated character is left out.
                 drop(encoder);
                 write!(out, "… ({length} bytes)").map_err(failed)?;
             }
@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     out.finish()
 }
 
-/// Prints what can be read of a table, and says what is lost.
+/// Prints what can be read of a table, and reports what is lost.
 fn salvage(arguments: &Arguments, form: Form) -> Result {
     let salvage = recover::open(&arguments.store)?;
     let name = &arguments.table.table;
@@ -147,7 +147,7 @@ fn salvage(arguments: &Arguments, form: Form) -> Result {
             }
             _ => Ok(()),
         };
-        // Where the results cannot be written there is no need to go on.
+        // If the results cannot be written, stop.
         written.map_err(|error| {
             failure = Some(error);
             vellum::Error::Ended
@@ -174,7 +174,7 @@ fn write_bytes(out: &mut Output, form: Form, bytes: &[u8]) -> Result {
     out.write_all(&form.encode(bytes)).map_err(|error| Failure::output(&error))
 }
 
-/// Which keys.
+/// The range of keys.
 enum Range {
     Prefix(Vec<u8>),
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),

@@ -1,4 +1,4 @@
-//! `vellum drop-table`, `clear-table` and `rename-table`: what is done with a table as a whole.
+//! `vellum drop-table`, `clear-table` and `rename-table`: operations on whole tables.
 
 use crate::{
     arguments::{General, WriteArguments},
@@ -106,7 +106,7 @@ fn remove(
     Ok(())
 }
 
-/// Gives a table another name.
+/// Renames a table.
 pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
     let RenameArguments { target, table, new_name } = arguments;
     change_table(target, table, |database| database.rename_table(table, new_name))?;
@@ -118,7 +118,7 @@ pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
     Ok(())
 }
 
-/// Changes a table of a database, and closes that.
+/// Changes a table of a database, and closes the database.
 fn change_table(
     target: &WriteArguments,
     table: &str,

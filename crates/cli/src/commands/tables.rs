@@ -1,4 +1,4 @@
-//! `vellum tables`: what tables there are.
+//! `vellum tables`: lists the tables.
 
 use crate::{
     arguments::{General, StoreArguments},
@@ -44,7 +44,7 @@ pub struct Row {
     shape: Option<Shape>,
 }
 
-/// How large a table is.
+/// The size of a table.
 #[derive(Serialize)]
 struct Shape {
     entries: u64,
@@ -65,7 +65,7 @@ impl Row {
         Self { kind: "table", table: name.to_owned(), plain: None, key_type: None, value_type: None, shape }
     }
 
-    /// What is worth saying of the table, for people.
+    /// Remarks on the table, for people.
     fn note(&self) -> String {
         let types = match (&self.key_type, &self.value_type) {
             (Some(key), Some(value)) if (&key[..], &value[..]) != ("bytes", "bytes") => {

@@ -1,4 +1,4 @@
-//! `vellum verify`: is everything in a database as it should be?
+//! `vellum verify`: checks a whole database.
 
 use super::tables;
 use crate::{
@@ -31,7 +31,7 @@ pub struct Arguments {
     store: StoreArguments,
 }
 
-/// A heap of objects, and how many objects of each type were reached.
+/// A heap of objects, and the number of reachable objects of each type.
 #[derive(Serialize)]
 struct HeapRow<'r> {
     kind: &'static str,

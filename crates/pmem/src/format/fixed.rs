@@ -1,12 +1,13 @@
-//! Records of one size: pages of slots, an occupancy bit each.
+//! Records of one size: pages of slots, with an occupancy bit for each.
 //!
-//! The first word of a page is its head; then come the words of occupancy bits, 48 slots each, then the slots. How many
-//! there are is worked out when the program is compiled.
+//! The first word of a page is its head; then come the words of occupancy bits, for 48 slots each, then the slots.
+//! Their number is computed when the program is compiled.
 //!
-//! Where records carry checksums, a record is valid by being right: one run of stores and one fence, and no other line is written.
-//! The bit of a slot says that its record must be right. It is set when the record has long been durable, with those of the
-//! whole page; so of a record that is not right and has no bit a crash tore the writing, and one that has a bit is damaged.
-//! Without checksums the bit makes a record valid, after a fence. The word of checksums says that a record was retracted.
+//! Where records carry checksums, a record is valid if its checksum is right: it takes one run of stores and one fence,
+//! and no other line is written. The bit of a slot says that its record must be right. It is set once the record has
+//! long been durable, together with those of the whole page; so a record that is not right and has no bit was torn by a
+//! crash, and one that has a bit is damaged. Without checksums the bit makes a record valid, after a fence. The word of
+//! checksums says that a record was retracted.
 
 use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked};
 use crate::{
@@ -28,12 +29,12 @@ use vellum_base::PAGE_SIZE;
 #[derive(Debug)]
 pub struct Fixed<const K: usize, const V: usize>;
 
-/// Where the slots of a page begin that has so many of them.
+/// The offset of the slots in a page with this number of slots.
 const fn slots_at(slots: usize, alignment: usize) -> usize {
     (OCCUPANCY_AT as usize + slots.div_ceil(OCCUPANCY_BITS as usize) * 8).next_multiple_of(alignment)
 }
 
-/// How many slots a page has for records of so many bytes, if the slots are aligned like this.
+/// How many slots a page has for records of this size and alignment.
 const fn slots(record_bytes: usize, alignment: usize) -> usize {
     let slot_bytes = record_bytes.next_multiple_of(alignment);
     let mut slots = PAGE_SIZE / slot_bytes;
@@ -43,8 +44,8 @@ const fn slots(record_bytes: usize, alignment: usize) -> usize {
     slots
 }
 
-/// How slots for records of so many bytes are aligned: as far as a cache line, if that costs at most one slot in eight, so that
-/// a record touches no more lines than it must.
+/// The alignment of slots for records of this size: up to a cache line, if that costs at most one slot in eight, so
+/// that a record touches no more lines than necessary.
 const fn alignment(record_bytes: usize) -> usize {
     let most = slots(record_bytes, WORD);
     let mut alignment = LINE as usize;
@@ -60,7 +61,7 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
     const ALIGNMENT: usize = alignment(Self::RECORD_BYTES);
     /// Bytes of a slot.
     pub const SLOT_BYTES: usize = Self::RECORD_BYTES.next_multiple_of(Self::ALIGNMENT);
-    /// Slots of a page. Keys and values so large that there would be none do not compile.
+    /// Slots of a page. Keys and values so large that there would be none cause a compile error.
     pub const SLOTS: usize = {
         let slots = slots(Self::RECORD_BYTES, Self::ALIGNMENT);
         assert!(K > 0 && slots > 0, "a record must have a key and fit into a page");
@@ -78,7 +79,7 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
         }
     }
 
-    /// The bits of an occupancy word that stand for slots.
+    /// The bits of an occupancy word that represent slots.
     fn all_bits(word: usize) -> u64 {
         let slots = (Self::SLOTS - word * OCCUPANCY_BITS as usize).min(OCCUPANCY_BITS as usize);
         (1 << slots) - 1
@@ -88,12 +89,12 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
         page_at + OCCUPANCY_AT + word as u64 * 8
     }
 
-    /// Sees to it that no slot of a page holds a record, whatever was there.
+    /// Makes sure that no slot of a page holds a record, whatever was there.
     fn empty_slots<M: Medium>(medium: &M, lane: &mut Lane, page_at: u64) {
         for slot in 0..Self::SLOTS {
             let record = Self::record_at(page_at, slot);
-            // Whatever is there: it may come from a process that was killed before it flushed it. Both words, as the sequence number
-            // of the next record in the slot may be that of what lies there.
+            // Unconditionally: the contents may come from a process that was killed before it flushed them. Both words,
+            // because the next record in the slot may have the same sequence number as what lies there.
             medium.memory().word(record.at).store(0, Ordering::Relaxed);
             medium.memory().word(record.sums_at()).store(retracted_sums(record.at), Ordering::Relaxed);
             medium.touched(record.at, 2 * WORD);
@@ -101,14 +102,15 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
         }
     }
 
-    /// What a slot holds that its bit does not say.
+    /// What a slot holds, apart from its bit.
     fn slot_state<M: Medium>(medium: &M, record: &Record) -> Slot {
         let [sequence, sums] =
             [record.at, record.sums_at()].map(|at| medium.memory().word(at).load(Ordering::Relaxed));
         match (sequence, sums == retracted_sums(record.at)) {
             (0, true) => Slot::Unused,
             (_, true) => Slot::Retracted,
-            // With a sum and without a number it is torn, and would be whole if the next record in the slot had its number.
+            // A checksum without a number means that the record is torn; it could become whole if the next record in
+            // the slot had its number.
             (0, false) if sums == 0 => Slot::Unused,
             _ => Slot::Record,
         }
@@ -123,7 +125,7 @@ enum Slot {
     Record,
 }
 
-/// A client's position: what of each page is unused, and which page is next.
+/// A client's position: the unused part of each page, and which page is next.
 #[derive(Debug)]
 pub struct FixedCursor {
     block: u64,
@@ -144,7 +146,7 @@ impl FixedCursor {
         Self { block, page, begun: 1, spare_once: spare.clone(), spare, full: None }
     }
 
-    /// Where a word of occupancy bits lies, given their number in a page, and the bits of the slots that were used.
+    /// The offset of a word of occupancy bits, given their number in a page, and the bits of the slots that were used.
     fn used(&self, geometry: Geometry, words: usize, word: usize) -> Option<(u64, u64)> {
         let bits = self.spare_once.get(word)? & !self.spare.get(word)?;
         let page_at = geometry.page_at(self.block, (word / words) as u32);
@@ -188,13 +190,14 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             read_page_word(memory.word(first_at).load(Ordering::Relaxed), block, 0) != PageWord::Unformatted;
         for page in (0..geometry.pages).rev() {
             let at = geometry.page_at(block, page);
-            // Where it was formatted before, all its records are retracted, durably, and stay so until others are written there.
+            // If it was formatted before, all its records are retracted, durably, and stay so until others are written
+            // there.
             for word in 0..Self::WORDS {
                 memory.word(Self::occupancy_at(at, word)).store(0, Ordering::Relaxed);
             }
             medium.touched(at + OCCUPANCY_AT, Self::WORDS * 8);
             if is_formatted {
-                // A thread that still reads a record of its former life must notice.
+                // A thread that still reads one of its former records must notice.
                 drop(lock::seize(memory.word(at)));
                 medium.touched(at, 8);
             } else {
@@ -267,7 +270,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
 
     #[inline]
     fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place) {
-        /// The processor itself goes on from here.
+        /// The processor's own prefetching continues from here.
         const BYTES_MAX: u64 = 512;
         let page_at = geometry.page_at_of(place);
         let record = Self::record_at(page_at, geometry.record_of(place) as usize);
@@ -327,7 +330,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
     fn begun(geometry: Geometry, cursor: &FixedCursor) -> Option<(u64, u64)> {
         let first = cursor.page as usize * Self::WORDS;
         let words = first..first + Self::WORDS;
-        // Those before it are full, those behind it are not begun.
+        // The words before it are full, those after it are not begun.
         let is_begun = |word: &usize| cursor.spare.get(*word).is_some_and(|bits| *bits != 0);
         cursor.used(geometry, Self::WORDS, words.into_iter().find(is_begun)?).filter(|(_, bits)| *bits != 0)
     }
@@ -335,7 +338,8 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
     fn settle<M: Medium>(medium: &M, lane: &mut Lane, site: Site, (at, bits): (u64, u64)) {
         let word = medium.memory().word(at);
         let mask = (1 << OCCUPANCY_BITS) - 1;
-        // The block is the caller's, so no other thread changes the word. Release: what it stands for was written before.
+        // The block is the caller's, so no other thread changes the word. Release: the records it covers were written
+        // before.
         let now = word.load(Ordering::Relaxed) & mask;
         word.store(occupancy_word(at, now | bits), Ordering::Release);
         medium.touched(at, WORD);
@@ -396,7 +400,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
                 let at = Self::occupancy_at(page_at, word);
                 let bits = read_occupancy(at, medium.memory().word(at).load(Ordering::Relaxed))?;
                 let first = word * OCCUPANCY_BITS as usize;
-                // Slots that held a record which was retracted are not used again before all of the block is.
+                // Slots that held a retracted record are not reused before the whole block is.
                 let is_unused =
                     |slot: &usize| Self::slot_state(medium, &Self::record_at(page_at, *slot)) == Slot::Unused;
                 let slots = first..Self::SLOTS.min(first + OCCUPANCY_BITS as usize);

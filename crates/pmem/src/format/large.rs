@@ -1,9 +1,9 @@
-//! Records that do not fit into a block: they take consecutive blocks of their own.
+//! Records that do not fit into a block: each takes separate consecutive blocks.
 //!
-//! The first page begins with its head, then the number of blocks, then, as in a log, the size word and the record, which
-//! runs on through all blocks. So the heads of the blocks after the first mean nothing while the first says that it is
-//! that of a large record: that is made durable before anything is written there; and when such blocks are given back, they
-//! are made to say "unformatted" before the first is.
+//! The first page begins with its head, then the number of blocks, then, as in a log, the size word and the record,
+//! which extends through all blocks. So the heads of the blocks after the first mean nothing while the head of the
+//! first says that it belongs to a large record: that head is made durable before anything is written there. When such
+//! blocks are freed, the inner ones are made to say "unformatted" before the first one is.
 
 use super::{Extent, ExtentKind, Record, Walked};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 use std::sync::atomic::Ordering;
 
-/// Bytes of a large record with what is before it.
+/// The length of a large record with everything before it, in bytes.
 fn bytes_for(key_bytes: usize, value_bytes: usize) -> u64 {
     LOG_AT + (SIZE_WORD_BYTES + RECORD_HEAD_BYTES + padded(key_bytes) + padded(value_bytes)) as u64
 }
@@ -28,7 +28,7 @@ pub fn blocks_for(geometry: Geometry, key_bytes: usize, value_bytes: usize) -> u
     bytes_for(key_bytes, value_bytes).div_ceil(geometry.block_bytes())
 }
 
-/// Prepares so many blocks, handed out to no other client, for a large record, and says where it goes.
+/// Prepares blocks, which no other client has, for a large record, and returns the place of the record.
 ///
 /// # Errors
 /// If that cannot be made durable.
@@ -45,7 +45,7 @@ pub fn begin<M: Medium>(
     let first = memory.word(at);
     let held = lock::seize(first);
     let version = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
-    // Should it be the head of a log, that is empty from here on.
+    // If it is the head of a log, the log is empty from now on.
     let count_at = at + LARGE_BLOCKS_AT;
     memory.word(count_at).store(checked_number(count_at, blocks), Ordering::Relaxed);
     memory.word(at + LOG_AT).store(0, Ordering::Relaxed);
@@ -63,7 +63,7 @@ pub fn begin<M: Medium>(
     Ok((place, record))
 }
 
-/// Makes blocks of a large record that is not valid any more, durably, into unformatted ones.
+/// Durably makes the blocks of a large record that is no longer valid into unformatted ones.
 ///
 /// # Errors
 /// If that cannot be made durable.
@@ -95,7 +95,7 @@ pub fn dismantle<M: Medium>(
     Ok(())
 }
 
-/// How many blocks belong together from this one on: 1 unless it is the first of a large record.
+/// How many blocks belong together, starting with this one: 1 unless it is the first of a large record.
 pub fn blocks_at<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> u64 {
     let memory = medium.memory();
     let at = geometry.block_at(block);
@@ -107,7 +107,7 @@ pub fn blocks_at<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64
     }
 }
 
-/// Shows the record of blocks whose first says that they hold a large one.
+/// Calls `visit` with the record of blocks whose first one says that they hold a large record.
 pub fn walk<M: Medium>(
     medium: &M,
     geometry: Geometry,
@@ -121,7 +121,7 @@ pub fn walk<M: Medium>(
     let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
     let Some(blocks) = count.filter(|count| *count > 1 && *count <= end - block) else {
         visit(Walked::Damage(Damage::Word { at: count_at }));
-        // What is after it cannot be told from records.
+        // The blocks after it cannot be distinguished from the record.
         return Extent { blocks: end - block, kind: ExtentKind::Large };
     };
     let size_at = at + LOG_AT;

@@ -1,10 +1,9 @@
-//! How records lie in blocks: of one size ([`Fixed`](fixed::Fixed)) or of any ([`Variable`](variable::Variable)).
+//! The layout of records in blocks: of one size ([`Fixed`](fixed::Fixed)) or of any ([`Variable`](variable::Variable)).
 //!
-//! Both share the record itself: a sequence number, two checksums, the word that was changed last, the key, the value, each
-//! padded to whole words. They
-//! differ in what says that a record must be right, an occupancy bit or a word of a log, and in how space in a block is used up. A block
-//! is written once, from its start page round to the page before it; places are not used again before the block is
-//! free as a whole, except for what recovery finds unused.
+//! Both share the record itself: a sequence number, two checksums, the word that was changed last, the key and the
+//! value, each padded to whole words. They differ in what says that a record must be right, an occupancy bit or a word
+//! of a log, and in how space in a block is used up. A block is written once, from its start page round to the page
+//! before it; places are not reused before the whole block is free, except for those that recovery finds unused.
 
 pub mod fixed;
 pub mod large;
@@ -22,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// A record in the memory of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Where its sequence number lies.
+    /// The offset of its sequence number.
     pub at: u64,
     /// The length of its key.
     pub key_bytes: usize,
@@ -31,25 +30,25 @@ pub struct Record {
 }
 
 impl Record {
-    /// The length with its head, in bytes.
+    /// The length in bytes, including its head.
     #[inline]
     pub fn bytes(&self) -> usize {
         RECORD_HEAD_BYTES + padded(self.key_bytes) + padded(self.value_bytes)
     }
 
-    /// Where its checksums lie.
+    /// The offset of its checksums.
     #[inline]
     pub fn sums_at(&self) -> u64 {
         self.at + 8
     }
 
-    /// Where the word lies that was changed in its value last, as it is now.
+    /// The offset of the copy of the word that was changed last in its value.
     #[inline]
     pub fn changed_word_at(&self) -> u64 {
         self.at + 16
     }
 
-    /// Where its value lies.
+    /// The offset of its value.
     #[inline]
     pub fn value_at(&self) -> u64 {
         self.at + (RECORD_HEAD_BYTES + padded(self.key_bytes)) as u64
@@ -58,11 +57,11 @@ impl Record {
     /// Its sequence number.
     #[inline]
     pub fn sequence<M: Medium>(&self, medium: &M) -> u64 {
-        // Acquire: not older than the entry that led here; what is read after it is validated.
+        // Acquire: not older than the entry that led here; data read after it is validated.
         medium.memory().word(self.at).load(Ordering::Acquire)
     }
 
-    /// Whether it is that of a key.
+    /// Whether its key is `key`.
     #[inline]
     pub fn has_key<M: Medium>(&self, medium: &M, key: &[u8]) -> bool {
         let at = self.at + RECORD_HEAD_BYTES as u64;
@@ -83,12 +82,12 @@ impl Record {
         load_bytes(medium.memory().words(self.value_at(), words_of(self.value_bytes)), value);
     }
 
-    /// Whether one of its checksums is right for what was read of it.
+    /// Whether one of its checksums matches what was read of it.
     pub fn is_sound<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> bool {
         self.sound_sum(medium, key, value).is_some()
     }
 
-    /// Whether what was read of it is right, and all that was acknowledged: see `update.rs`.
+    /// Whether what was read of it is right, and everything that was acknowledged: see `update.rs`.
     pub fn judge<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> Judgement {
         let memory = medium.memory();
         let sequence = memory.word(self.at).load(Ordering::Relaxed);
@@ -106,7 +105,7 @@ impl Record {
         }
     }
 
-    /// The checksum of what was read of it, if one of those that it has is that.
+    /// The checksum of what was read of it, if one of the stored ones matches.
     pub fn sound_sum<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> Option<u32> {
         let memory = medium.memory();
         let sum = record_sum(memory.word(self.at).load(Ordering::Relaxed), key, value);
@@ -114,8 +113,8 @@ impl Record {
         (sums as u32 == sum || (sums >> 32) as u32 == sum).then_some(sum)
     }
 
-    /// Writes it to a place that nothing leads to, not fenced: after a word, if one is given, and with `behind` bytes of zeroes
-    /// that follow.
+    /// Writes it to a place to which nothing leads, not fenced: after a word, if one is given, and followed by `behind`
+    /// bytes of zeroes.
     #[inline]
     pub fn write<M: Medium>(
         &self,
@@ -126,7 +125,7 @@ impl Record {
         (sequence, sums): (u64, u64),
         (key, value): (&[u8], &[u8]),
     ) {
-        // The index leads to it after a fence, by a release.
+        // The index leads to it only after a fence, by a release store.
         let (sequence, sums) = (sequence.to_le_bytes(), sums.to_le_bytes());
         let word = word.map(u64::to_le_bytes);
         let before: &[u8] = word.as_ref().map_or(&[], |word| word);
@@ -135,24 +134,24 @@ impl Record {
     }
 }
 
-/// What a record turned out to be.
+/// The verdict on a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judgement {
     /// It is right.
     Sound,
-    /// A crash came between a change of one word, which was acknowledged, and the word: it is this one of the value, and is to
-    /// be this.
+    /// A crash interrupted a change of one word that may have been acknowledged: this word of the value is to become
+    /// `word`.
     Late {
-        /// Which word of the value.
+        /// The number of the word in the value.
         number: usize,
-        /// What it is to be.
+        /// Its new content.
         word: u64,
     },
-    /// It is damaged, or was never written to its end.
+    /// It is damaged, or was never completely written.
     Unsound,
 }
 
-/// Which word of a value has to be another for the value to be right, if any.
+/// The word of a value that has to be replaced for the value to be right, if any.
 fn find_changed_word(value: &[u8], word: u64, is_right: impl Fn(&[u8]) -> bool) -> Option<usize> {
     let mut changed = value.to_vec();
     (0..words_of(value.len())).find(|number| {
@@ -167,36 +166,36 @@ fn find_changed_word(value: &[u8], word: u64, is_right: impl Fn(&[u8]) -> bool) 
     })
 }
 
-/// Makes one word of a value another; the last may have fewer than eight bytes.
+/// Replaces one word of a value; the last word may have fewer than eight bytes.
 pub fn replace_word(value: &mut [u8], number: usize, word: u64) {
     if let Some(chunk) = value.chunks_mut(WORD).nth(number) {
         chunk.iter_mut().zip(word.to_le_bytes()).for_each(|(to, from)| *to = from);
     }
 }
 
-/// What a block holds, found by walking it.
+/// An item found by walking a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walked {
-    /// A record that is not retracted, and whether it must be right. One that need not be was perhaps never written to its end:
-    /// if it is right, it counts, and otherwise it is not there.
+    /// A record that is not retracted, and whether it must be right. A record that need not be was perhaps never
+    /// completely written: if it is right, it counts, and otherwise it does not exist.
     Record(Place, Record, bool),
-    /// A record that was retracted, of so many units.
+    /// A retracted record, with its size in units.
     Retracted(u32),
-    /// Something is damaged; what follows it in its page cannot be told.
+    /// Something is damaged; the rest of its page cannot be interpreted.
     Damage(Damage),
 }
 
 /// Where the next record goes.
 pub enum Next {
-    /// Here.
+    /// At this place, followed by a number of unused bytes.
     At(Place, Record, usize),
     /// The block is used up.
     BlockFull,
-    /// It takes so many blocks of its own.
+    /// In this number of separate blocks.
     Large(u64),
 }
 
-/// What the records of a store are like: [`Fixed`](fixed::Fixed) or [`Variable`](variable::Variable).
+/// The layout of the records of a store: [`Fixed`](fixed::Fixed) or [`Variable`](variable::Variable).
 pub trait Layout: Format {
     /// A key.
     type Key: ?Sized + AsRef<[u8]>;
@@ -204,24 +203,25 @@ pub trait Layout: Format {
     type Value: ?Sized + AsRef<[u8]>;
 }
 
-/// How records lie in blocks. All functions take the medium and the geometry, and keep nothing.
+/// The format of records in blocks. All functions take the medium and the geometry, and keep no state.
 pub trait Format: Sized + Send + Sync + 'static {
     /// A client's position in its block.
     type Cursor: Send + std::fmt::Debug;
 
-    /// What records are like.
+    /// The shape of records.
     fn shape() -> Shape;
 
-    /// Units of a block, by which its dead share is measured.
+    /// The size of a block in units, by which its dead share is measured.
     fn units_of_block(geometry: Geometry) -> u32;
 
-    /// Units of a record, and of what is left free behind it.
+    /// The size of a record in units, with the gap after it.
     fn units(record: &Record) -> u32;
 
-    /// Prepares a block that was handed out, whatever it was before; a fresh one reads as zeroes. Whether records carry checksums.
+    /// Prepares a block that was handed out, whatever it was before; a fresh one reads as zeroes. `checksums` says
+    /// whether records carry checksums.
     ///
     /// # Errors
-    /// If it cannot be made durable.
+    /// If the changes cannot be made durable.
     fn format<M: Medium>(
         medium: &M,
         geometry: Geometry,
@@ -231,7 +231,7 @@ pub trait Format: Sized + Send + Sync + 'static {
         checksums: bool,
     ) -> Result<()>;
 
-    /// The position in a formatted block, from a page on.
+    /// The initial position in a formatted block, starting at a page.
     fn begin(geometry: Geometry, block: u64, page: u32) -> Self::Cursor;
 
     /// The position in a block that a client gave back.
@@ -240,10 +240,10 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The block of a position.
     fn block(cursor: &Self::Cursor) -> u64;
 
-    /// What is unused in the block of a position; nothing if it is used up.
+    /// The unused part of the block of a position; none if it is used up.
     fn suspend(cursor: &Self::Cursor) -> Option<Box<[u64]>>;
 
-    /// Uses up the place for a record of these lengths.
+    /// Allocates the place for a record of these lengths.
     ///
     /// # Errors
     /// If a page cannot be prepared durably.
@@ -256,14 +256,14 @@ pub trait Format: Sized + Send + Sync + 'static {
         value_bytes: usize,
     ) -> Result<Next>;
 
-    /// Asks for what a thread that looks at the record of a place reads first.
+    /// Prefetches what a thread that accesses the record of a place reads first.
     fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place);
 
-    /// Where the record of a place is, whether it is still valid or not; nothing if no record can be there, because the
-    /// place was used otherwise since. The record lies within the store, whatever the memory holds.
+    /// The record of a place, whether or not it is still valid; none if no record can be there, because the place has
+    /// been reused. The record lies within the store, whatever the memory holds.
     fn locate<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> Option<Record>;
 
-    /// Makes a durable record valid, or a record invalid, by one word, and flushes that.
+    /// Makes a durable record valid, or any record invalid, by one word, and flushes that.
     fn set_valid<M: Medium>(
         medium: &M,
         geometry: Geometry,
@@ -273,30 +273,33 @@ pub trait Format: Sized + Send + Sync + 'static {
         valid: bool,
     );
 
-    /// The word of a page, and what is to be added to it, for a durable record that is valid by being right: it must be right then.
+    /// The word of a page, and what must be added to it, for a durable record that is valid because its checksum is
+    /// right: from then on the record must be right.
     fn settling(geometry: Geometry, at: (Place, &Record)) -> (u64, u64);
 
-    /// Where the word lies that says that a record is not valid any more.
+    /// The offset of the word that says that a record is no longer valid.
     fn retracted_at(geometry: Geometry, at: (Place, &Record)) -> u64;
 
-    /// Whether a record that is durable is valid by being right, where records carry checksums: then nothing publishes it.
+    /// Whether a durable record is valid because its checksum is right, in stores with checksums: such a record is not
+    /// published.
     fn is_evident(geometry: Geometry, record: &Record) -> bool;
 
-    /// The word before such a record, which is written with it, if there is one.
+    /// The word before such a record, which is written together with it, if there is one.
     fn word_before(record: &Record) -> Option<u64>;
 
-    /// The word of a page that says which of its records must be right, and what is to be added, when nothing more will be written
-    /// to what the word stands for.
+    /// The word of a page that says which of its records must be right, and what must be added to it, once nothing more
+    /// will be written to the part that the word covers.
     fn take_full(geometry: Geometry, cursor: &mut Self::Cursor) -> Option<(u64, u64)>;
 
-    /// The same of the page that is being filled.
+    /// The same for the page that is being filled.
     fn begun(geometry: Geometry, cursor: &Self::Cursor) -> Option<(u64, u64)>;
 
-    /// Adds to such a word, in a block that is the caller's alone, and flushes it.
+    /// Adds to such a word, in a block that belongs to the caller alone, and flushes it.
     fn settle<M: Medium>(medium: &M, lane: &mut Lane, site: Site, what: (u64, u64));
 
-    /// Shows everything in a block; `end` is the end of the used blocks. Changes nothing. How many blocks it takes: 1 but for large
-    /// records; and whether they are to be dismantled, because the record there is not valid.
+    /// Calls `visit` with everything in a block; `end` is the end of the used blocks. Changes nothing. Returns how many
+    /// blocks belong together (1 except for large records), and what they are: blocks of a large record that is not
+    /// valid are to be dismantled.
     fn walk<M: Medium>(
         medium: &M,
         geometry: Geometry,
@@ -305,20 +308,20 @@ pub trait Format: Sized + Send + Sync + 'static {
         visit: &mut dyn FnMut(Walked),
     ) -> Extent;
 
-    /// What is unused in a block, when no thread uses the store yet. Takes away the locks that a crash left on pages that will be
-    /// written to.
+    /// The unused part of a block, while no thread uses the store yet. Clears the locks that a crash has left on pages
+    /// that will be written to.
     fn spare<M: Medium>(medium: &M, geometry: Geometry, block: u64) -> Option<Box<[u64]>>;
 
-    /// Whether blocks may hold large records, so that one must know the blocks before to know what a block is.
+    /// Whether blocks may hold large records, so that the meaning of a block depends on the blocks before it.
     const HAS_LARGE: bool;
 }
 
-/// What a block turned out to be the beginning of.
+/// A number of blocks that belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// How many blocks belong together.
     pub blocks: u64,
-    /// What they are.
+    /// Their kind.
     pub kind: ExtentKind,
 }
 
@@ -331,7 +334,7 @@ pub enum ExtentKind {
     Pages,
     /// A large record.
     Large,
-    /// What is left of a large record.
+    /// The remains of a large record.
     Remains,
 }
 

@@ -1,16 +1,17 @@
 //! Records of any size: each page is a log, a size word before each record, zero where the log ends.
 //!
-//! A log begins in memory that is zero. So where records carry checksums, a record is valid by being right: its size word and the
-//! record are one run of stores with one fence, and of a run that a crash tore each word is there or zero. The log says up to
-//! where its records must be right, when that has long been durable. Of a record behind that which is not right a crash tore the
-//! writing, and it is not there; one before that is damaged. Without checksums the size word makes a record valid, after a
-//! fence. It also says that a record was retracted.
+//! A log begins in memory that is zero. So where records carry checksums, a record is valid if its checksum is right:
+//! its size word and the record are one run of stores with one fence, and after a crash in the middle of the run each
+//! of its words is either there or zero. The log says up to where its records must be right, but only once they have
+//! long been durable. A record beyond that point that is not right was torn by a crash, and does not exist; a record
+//! before it is damaged. Without checksums the size word makes a record valid, after a fence. The size word also says
+//! that a record was retracted.
 //!
-//! Logs are not gone on with after a crash, as their memory may not be zero behind their end.
+//! Logs are not continued after a crash, because the memory after their end may not be zero.
 //!
-//! A record that does not fit into what is left of a page begins the next one; one larger than a page begins a page
-//! that takes in as many after it as it needs, and the log goes on there. What does not fit into a block takes blocks
-//! of its own: see `large.rs`. A record always lies in consecutive bytes.
+//! A record that does not fit into the rest of a page begins the next one; one larger than a page begins a page that
+//! extends over as many following pages as it needs, and the log continues there. A record that does not fit into a
+//! block takes separate blocks: see `large.rs`. A record always lies in consecutive bytes.
 
 use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked, large};
 use crate::{
@@ -37,11 +38,11 @@ pub struct Variable;
 #[derive(Debug)]
 pub struct VariableCursor {
     block: u64,
-    /// Pages that were formatted and not begun, a bit each.
+    /// Pages that were formatted but not begun, one bit each.
     pages: u64,
     /// Where to look for the next page first.
     start: u32,
-    /// The page in which the log begins that is being written.
+    /// The page in which the current log begins.
     page: u32,
     /// Where the next size word goes, in bytes from the beginning of that page.
     at: u64,
@@ -49,31 +50,31 @@ pub struct VariableCursor {
     end: u64,
     /// Up to where the log says that its records must be right.
     settled: u64,
-    /// What the log that was left before is to say.
+    /// The word that still has to be written to the previous log.
     full: Option<(u64, u64)>,
 }
 
-/// What a record of these lengths takes in a log, in bytes.
+/// The size of a record of these lengths in a log, in bytes.
 fn entry_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     (SIZE_WORD_BYTES + RECORD_HEAD_BYTES + padded(key_bytes) + padded(value_bytes)) as u64
 }
 
-/// What such an entry takes that begins at byte `at`, with what is left free behind it: it ends with a cache line, if that costs at
-/// most an eighth, so that the next one touches no more lines than it must, and all of each.
+/// The size of such an entry at byte `at`, with the gap after it: it ends with a cache line, if that costs at most an
+/// eighth, so that the next entry touches no more lines than necessary, and all of each.
 #[inline]
 fn stride(at: u64, bytes: u64) -> u64 {
     let gap = (at + bytes).next_multiple_of(LINE) - (at + bytes);
     if gap * 8 <= bytes { bytes + gap } else { bytes }
 }
 
-/// Where the size word of a place lies.
+/// The offset of the size word of a place.
 #[inline]
 fn size_at(geometry: Geometry, place: Place) -> u64 {
     geometry.page_at_of(place) + u64::from(geometry.record_of(place)) * 8
 }
 
 impl VariableCursor {
-    /// Begins a log of so many pages, if there are as many unused ones in a row; its first page.
+    /// Begins a log of `count` pages, if there are that many consecutive unused ones; returns its first page.
     fn begin_log(&mut self, geometry: Geometry, count: u32) -> Option<u32> {
         let fits = |page: u32| {
             let run = (u64::MAX >> (64 - count)) << page;
@@ -88,7 +89,8 @@ impl VariableCursor {
         Some(page)
     }
 
-    /// Where the log that is being written says up to where its records must be right, and what that should be, if it is not.
+    /// The word in which the current log says up to where its records must be right, and what the word should say, if
+    /// it does not yet.
     fn unsettled(&self, geometry: Geometry) -> Option<(u64, u64)> {
         let word_at = geometry.page_at(self.block, self.page) + LOG_SETTLED_AT;
         (self.at > self.settled).then_some((word_at, self.at))
@@ -115,7 +117,7 @@ impl Variable {
                 medium.touched(settled_at, WORD);
             } else {
                 if page > 0 {
-                    // A thread that still reads a record of its former life must notice before that is cleared.
+                    // A thread that still reads one of its former records must notice before that is cleared.
                     drop(lock::seize(memory.word(at)));
                     medium.touched(at, WORD);
                 }
@@ -123,7 +125,7 @@ impl Variable {
                 medium.write(lane, Site::EmptyLog, settled_at, &[&settled.to_le_bytes()], behind);
             }
             if page > 0 {
-                // The version goes on from whatever lies there: it may have been the middle of a record.
+                // The version continues from whatever lies there: this may have been the middle of a record.
                 let old = memory.word(at).load(Ordering::Relaxed);
                 let new = page_word(block, page, KIND_LOG, 1) | lock::next_version(old);
                 memory.word(at).store(new, Ordering::Relaxed);
@@ -133,7 +135,7 @@ impl Variable {
         }
     }
 
-    /// Shows the records of one log; where it ends is where the walk goes on.
+    /// Calls `visit` with the records of one log.
     fn walk_log<M: Medium>(
         medium: &M,
         geometry: Geometry,
@@ -167,7 +169,7 @@ impl Variable {
                     });
                     at += stride(at, entry_bytes(key_bytes, value_bytes));
                 }
-                // Also behind what must be right: memory that was zero holds size words or zeroes.
+                // Also after the part that must be right: memory that was zero holds size words or zeroes.
                 _ => return visit(Walked::Damage(Damage::Word { at: page_at + at })),
             }
         }
@@ -210,7 +212,7 @@ impl Format for Variable {
         let held = lock::seize(first);
         let now = first.load(Ordering::Relaxed);
         if read_page_word(now, block, 0) != PageWord::Unformatted {
-            // The other pages may hold anything: logs go over page boundaries. So first of all they mean nothing.
+            // The other pages may hold anything, because logs cross page boundaries. So the block is invalidated first.
             first.store(now & lock::LOCK_MASK, Ordering::Relaxed);
             medium.touched(first_at, 8);
             medium.flush(lane, Site::Unformat, first_at, 8);
@@ -218,7 +220,7 @@ impl Format for Variable {
         }
         Self::format_pages(medium, geometry, lane, block, is_fresh, checksums);
         medium.fence(lane, Site::PageHeads)?;
-        // A reader of a record that is written here after this sees the new versions of the pages.
+        // A reader of a record that is later written here sees the new versions of the pages.
         fence(Ordering::Release);
         let locked = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
         first.store(page_word(block, 0, KIND_LOG, 1) | locked, Ordering::Relaxed);
@@ -245,7 +247,7 @@ impl Format for Variable {
     fn resume(_: Geometry, block: u64, spare: &[u64]) -> VariableCursor {
         let word = |index: usize| spare.get(index).copied().unwrap_or(0);
         let (page, at, end) = (word(1) as u32, word(2), word(3));
-        // The client that had it before said that its records must be right.
+        // The client that had it before has recorded that its records must be right.
         VariableCursor { block, pages: word(0), start: 0, page, at, end, settled: at, full: None }
     }
 
@@ -295,7 +297,7 @@ impl Format for Variable {
 
     #[inline]
     fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place) {
-        /// How long the record is, its size word tells, which is not there yet.
+        /// The length of the record is in its size word, which is not there yet.
         const GUESSED_BYTES: u64 = 256;
         medium.memory().prefetch(geometry.page_at_of(place), 8);
         medium.memory().prefetch(size_at(geometry, place), GUESSED_BYTES);
@@ -309,7 +311,7 @@ impl Format for Variable {
         let SizeWord::Record { key_bytes, value_bytes, .. } = read_size_word(at, word) else { return None };
         let bytes = entry_bytes(key_bytes, value_bytes);
         let block_end = geometry.block_at(geometry.block_of(place) + 1);
-        // A large record reaches beyond its first block; whatever the word says, it does not leave the store.
+        // A large record extends beyond its first block; whatever the word says, the record does not leave the store.
         let fits = at + bytes <= block_end
             || (LOG_AT + bytes > geometry.block_bytes() && at + bytes <= medium.capacity());
         fits.then_some(Record { at: at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes })
@@ -328,7 +330,8 @@ impl Format for Variable {
         let flags = if valid { SIZE_VALID } else { SIZE_VALID | SIZE_RETRACTED };
         let word = size_word(at, record.key_bytes, record.value_bytes, flags);
         if valid {
-            // The record was written before, as the caller passed a fence; and the index leads to it after another.
+            // The record was written before, as the caller has passed a fence; and the index leads to it only after
+            // another one.
             return medium.write(lane, site, at, &[&word.to_le_bytes()], 0);
         }
         // Through the caches, for another thread may flush it: see `stripes.rs`.
@@ -345,7 +348,7 @@ impl Format for Variable {
 
     #[inline]
     fn is_evident(geometry: Geometry, record: &Record) -> bool {
-        // Large ones are not: they do not lie in a log.
+        // Large records are not: they do not lie in a log.
         LOG_AT + entry_bytes(record.key_bytes, record.value_bytes) <= geometry.block_bytes()
     }
 
@@ -367,7 +370,7 @@ impl Format for Variable {
         let word = medium.memory().word(at);
         // The block is the caller's, so no other thread changes the word.
         let now = read_checked_number(at, word.load(Ordering::Relaxed)).unwrap_or(0);
-        // Release: what it stands for was written before.
+        // Release: the records it covers were written before.
         word.store(checked_number(at, now.max(end)), Ordering::Release);
         medium.touched(at, WORD);
         medium.flush(lane, site, at, WORD);
@@ -413,7 +416,7 @@ impl Format for Variable {
             match read_page_word(medium.memory().word(at).load(Ordering::Relaxed), block, page) {
                 PageWord::Formatted { kind: KIND_LOG, span } if span <= geometry.pages - page => {
                     let words = medium.memory().words(at + LOG_AT, (PAGE_SIZE - LOG_AT as usize) / WORD);
-                    // Where a crash left something of a record there is no log, and none can begin.
+                    // A page with remains of a record from a crash has no log, and none can begin in it.
                     if span == 1 && words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                         pages |= 1 << page;
                         if lock::reset(medium.memory().word(at)) {

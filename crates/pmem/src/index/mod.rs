@@ -1,20 +1,21 @@
 //! The index: a hash table in ordinary memory from the hash of a key to the place of its record.
 //!
 //! Extendible hashing, as in *Write-Optimized Dynamic Hashing for Persistent Memory* (Nam et al., FAST 2019), though
-//! nothing here persists: a directory of segments, each of a fixed size, which split one at a time when they are full.
-//! The directory is indexed by the lowest bits of the hash, so that it doubles in place: its upper half begins as a copy
-//! of its lower, and a thread that still uses the shorter one finds the same segments.
+//! nothing here is persistent: a directory of segments, each of a fixed size, which split one at a time when they are
+//! full. The directory is indexed by the lowest bits of the hash, so that it doubles in place: its upper half begins as
+//! a copy of its lower half, and a thread that still uses the shorter directory finds the same segments.
 //!
-//! - Readers take no lock. An entry is two words, the hash and the place; a place of zero is no entry. Entries never
+//! - Readers take no lock. An entry is two words, the hash and the place; a place of zero means no entry. Entries never
 //!   move, except when a segment splits: then half of them are copied to the new segment, the directory leads there,
-//!   and only then are they cleared in the old one. So a reader that finds nothing looks again if the directory has changed
-//!   meanwhile; and an entry that still holds a place is the one entry of its key.
+//!   and only then are they cleared in the old one. So a reader that finds nothing searches again if the directory has
+//!   changed meanwhile; and an entry that still holds a place is the only entry of its key.
 //! - Writers lock the segment. The new segment of a split stays locked until the old one is cleared, so that of the two
 //!   copies that exist for a moment neither can change.
-//! - A thread that changes the entry of a key holds the lock of that key (`stripes.rs`), so a key has one entry at most.
+//! - A thread that changes the entry of a key holds the lock of that key (`stripes.rs`), so a key has at most one
+//!   entry.
 //!
-//! Hashes that agree in more bits than the directory can have, which only an accident of 2^-64 or an adversary who knows the
-//! seed can bring about in numbers, go to a list with a lock.
+//! Hashes that agree in more bits than the directory can have go to a list with a lock. Only an accident of 2^-64, or
+//! an adversary who knows the seed, can produce many of them.
 //!
 //! Lock order: a segment, then `growing`.
 
@@ -56,7 +57,7 @@ pub struct Index {
     overflowing: AtomicUsize,
 }
 
-/// An entry that was found.
+/// An entry found by a search.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     place: Option<&'a AtomicU64>,
@@ -71,8 +72,8 @@ impl Entry<'_> {
     #[inline]
     pub fn still_holds(&self) -> bool {
         match self.place {
-            // Acquire: pairs with the release of the thread that wrote it. What the caller read before this was fenced by
-            // `end_read`.
+            // Acquire: pairs with the release of the thread that wrote it. The caller's earlier reads are ordered
+            // before this by the fence in `end_read`.
             Some(place) => place.load(Ordering::Acquire) == self.at,
             None => self.index.lock_overflow().contains(&(self.hash, self.at)),
         }
@@ -81,16 +82,16 @@ impl Entry<'_> {
 
 /// What to do with a candidate of a search.
 pub enum Look<T> {
-    /// It is the one.
+    /// The candidate is the one.
     Found(T),
-    /// It is another key.
+    /// The candidate has another key.
     Pass,
-    /// It was changing: search again.
+    /// The candidate was changing: search again.
     Again,
 }
 
 impl Index {
-    /// An empty index that may grow to so many segments; `huge` asks for huge pages.
+    /// An empty index that may grow to `segments_max` segments; `huge` requests huge pages.
     ///
     /// # Errors
     /// If there is not enough address space.
@@ -111,7 +112,7 @@ impl Index {
             directory,
             depth: AtomicU32::new(0),
             depth_max,
-            // The first segment is number 0, pattern 0, depth 0: what a fresh mapping says.
+            // The first segment has number 0, pattern 0, depth 0, as a fresh mapping says.
             segments: AtomicU32::new(1),
             segments_max,
             growing: Mutex::new(()),
@@ -122,26 +123,26 @@ impl Index {
 
     /// How many entries there are.
     pub fn len(&self) -> u64 {
-        // Acquire: the segments below were described before they were counted. A split in between moves some entries
-        // after the end of this loop or not; the sum is exact when no thread writes.
+        // Acquire: the segments below were described before they were counted. A split in between may or may not move
+        // some entries beyond the end of this loop; the sum is exact when no thread writes.
         let segments = self.segments.load(Ordering::Acquire);
         let counted: u64 = (0..segments).map(|segment| self.count(segment).load(Ordering::Relaxed)).sum();
         counted + self.overflowing.load(Ordering::Relaxed) as u64
     }
 
-    /// Bytes of memory that it uses.
+    /// The memory that it uses, in bytes.
     pub fn bytes(&self) -> u64 {
         let segments = u64::from(self.segments.load(Ordering::Relaxed));
         segments * (SEGMENT_WORDS + META_WORDS) as u64 * 8 + (8 << self.depth.load(Ordering::Relaxed))
     }
 
-    /// Asks for the bucket of a hash.
+    /// Prefetches the bucket of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         self.prefetch_bucket(self.directory_entry(hash), hash);
     }
 
-    /// Asks for what a change of the entry of a hash needs.
+    /// Prefetches what a change of the entry of a hash needs.
     #[inline]
     pub fn prefetch_for_change(&self, hash: u64) {
         let segment = self.directory_entry(hash);
@@ -157,10 +158,10 @@ impl Index {
         }
     }
 
-    /// A place that the home bucket of a hash leads to, if any: a guess of what [`find`](Self::find) will find.
+    /// A place to which the home bucket of a hash leads, if any: a guess of what [`find`](Self::find) will find.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<u64> {
-        // Relaxed: nothing is read at the place on the strength of this.
+        // Relaxed: nothing is read at the place because of this.
         let bucket = self.bucket(self.directory_entry(hash), home(hash));
         bucket.chunks_exact(ENTRY_WORDS).find_map(|entry| match entry {
             [entry_hash, place] if entry_hash.load(Ordering::Relaxed) == hash => {
@@ -170,7 +171,7 @@ impl Index {
         })
     }
 
-    /// Shows the entries with this hash to `look` until it takes one.
+    /// Calls `look` with the entries with this hash until it accepts one.
     #[inline]
     pub fn find<T>(&self, hash: u64, mut look: impl FnMut(Entry<'_>) -> Look<T>) -> Option<T> {
         'again: loop {
@@ -180,8 +181,8 @@ impl Index {
                 let mut has_room = false;
                 for entry in bucket.chunks_exact(ENTRY_WORDS) {
                     let [entry_hash, place] = entry else { continue };
-                    // Acquire on the place: what is there was written before it. A stale hash beside a new place shows
-                    // another key's record, which `look` passes by, or hides an entry that is being made.
+                    // Acquire on the place: the record there was written before it. A stale hash beside a new place
+                    // shows another key's record, which `look` skips, or hides an entry that is being made.
                     let found = entry_hash.load(Ordering::Relaxed);
                     let at = place.load(Ordering::Acquire);
                     has_room |= at == 0;
@@ -194,7 +195,7 @@ impl Index {
                         Look::Again => continue 'again,
                     }
                 }
-                // Entries go to the next bucket only when one is full, and full ones stay so: see `remove`.
+                // Entries go to the next bucket only when one is full, and a full bucket stays marked: see `remove`.
                 if has_room {
                     break;
                 }
@@ -204,7 +205,8 @@ impl Index {
                 Look::Again => continue 'again,
                 Look::Pass => {}
             }
-            // Acquire in `directory_entry`: a thread that saw an entry cleared by a split sees the directory that leads on.
+            // Acquire in `directory_entry`: a thread that saw an entry cleared by a split sees the directory that leads
+            // to its copy.
             if self.directory_entry(hash) == segment {
                 return None;
             }
@@ -240,7 +242,8 @@ impl Index {
             if let Some(entry) = self.vacancy(segment.number, hash) {
                 let [entry_hash, entry_place] = entry else { continue };
                 entry_hash.store(hash, Ordering::Relaxed);
-                // Release: a thread that sees the place sees the record, and the hash as far as it matters (`find`).
+                // Release: a thread that sees the place sees the record, and the hash as far as it matters (see
+                // `find`).
                 entry_place.store(place, Ordering::Release);
                 self.count(segment.number).fetch_add(1, Ordering::Relaxed);
                 return;
@@ -254,7 +257,8 @@ impl Index {
         }
     }
 
-    /// Makes the entry of a key lead from `old` to `new`. The caller holds the lock of the key, so it is there.
+    /// Changes the place in the entry of a key from `old` to `new`. The caller holds the lock of the key, so the entry
+    /// exists.
     pub fn replace(&self, hash: u64, old: u64, new: u64) {
         let segment = self.lock_segment_of(hash);
         if let Some(place) = self.place_in(segment.number, hash, old) {
@@ -272,7 +276,7 @@ impl Index {
     pub fn remove(&self, hash: u64, old: u64) {
         let segment = self.lock_segment_of(hash);
         if let Some((bucket, place)) = self.entry_in(segment.number, hash, old) {
-            // A bucket that was ever full stays so for threads that search, as they must go on to the next.
+            // A bucket that was ever full stays full for threads that search, as they must go on to the next.
             let has_room = places(bucket).any(|place| place.load(Ordering::Relaxed) == 0);
             // Release: the record may be overwritten after this.
             place.store(if has_room { 0 } else { TOMBSTONE }, Ordering::Release);

@@ -11,18 +11,18 @@ use std::sync::{
 pub const BUCKETS: usize = 256;
 /// Entries of a bucket, which is two cache lines.
 pub const SLOTS: usize = 8;
-/// How many buckets an entry may be in.
+/// In how many buckets an entry may be.
 pub const PROBES: usize = 4;
 /// Words of an entry: the hash, then the place.
 pub const ENTRY_WORDS: usize = 2;
 /// Words of a segment.
 pub const SEGMENT_WORDS: usize = BUCKETS * SLOTS * ENTRY_WORDS;
-/// Words of the description of a segment: lock, pattern and depth, count; the rest keeps others' locks away.
+/// Words of the description of a segment: lock, pattern and depth, count; the rest is padding that separates the locks.
 pub const META_WORDS: usize = 8;
-/// A place that says: here was an entry, and the bucket was full.
+/// A place that marks a removed entry of a bucket that was full.
 pub const TOMBSTONE: u64 = 1;
 
-/// The bucket in which a hash is looked for first. The directory uses the lowest bits, so these are the highest.
+/// The bucket in which a hash is searched first. The directory uses the lowest bits, so this uses the highest.
 #[inline]
 pub fn home(hash: u64) -> usize {
     (hash >> 56) as usize % BUCKETS
@@ -42,7 +42,7 @@ pub struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Release: what was done under the lock comes before its end.
+        // Release: changes under the lock become visible before its end.
         self.lock.store(0, Ordering::Release);
     }
 }
@@ -56,7 +56,7 @@ impl Index {
         unsafe { std::slice::from_raw_parts(mapping.base().as_ptr().cast::<AtomicU64>().add(first), count) }
     }
 
-    /// So many words of a mapping.
+    /// `COUNT` words of a mapping.
     #[inline]
     fn array<const COUNT: usize>(mapping: &Mapping, first: usize) -> &[AtomicU64; COUNT] {
         let words = Self::words(mapping, first, COUNT).first_chunk();
@@ -84,7 +84,7 @@ impl Index {
         &self.meta(segment)[2]
     }
 
-    /// The lowest bits that all hashes of a segment have, and how many bits these are.
+    /// The lowest bits that all hashes of a segment share, and their number.
     pub(super) fn pattern(&self, segment: u32) -> (u64, u32) {
         let word = self.meta(segment)[1].load(Ordering::Relaxed);
         (word >> 8, (word & 0xff) as u32)
@@ -94,10 +94,10 @@ impl Index {
         self.meta(segment)[1].store((pattern << 8) | u64::from(depth), Ordering::Relaxed);
     }
 
-    /// The segment that the directory leads to.
+    /// The segment to which the directory leads.
     #[inline]
     pub(super) fn directory_entry(&self, hash: u64) -> u32 {
-        // Acquire: the part of the directory that the depth makes visible was written before.
+        // Acquire: the part of the directory that this depth makes visible was written before.
         let depth = self.depth.load(Ordering::Acquire);
         let entry = (hash & ((1 << depth) - 1)) as usize;
         // Acquire: the segment was filled before the directory led to it.
@@ -108,7 +108,7 @@ impl Index {
     fn lock_segment(&self, number: u32) -> Locked<'_> {
         let lock = &self.meta(number)[0];
         let mut tries = 0u32;
-        // Acquire: what the last holder did has happened.
+        // Acquire: the changes of the last holder are visible.
         while lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             tries += 1;
             if tries.is_multiple_of(64) {
@@ -125,14 +125,14 @@ impl Index {
         loop {
             let segment = self.lock_segment(self.directory_entry(hash));
             let (pattern, depth) = self.pattern(segment.number);
-            // It may have split before the lock was had.
+            // The segment may have split before the lock was acquired.
             if hash & ((1 << depth) - 1) == pattern {
                 return segment;
             }
         }
     }
 
-    /// Where a new entry may go in a locked segment.
+    /// A vacant entry for a hash in a locked segment.
     pub(super) fn vacancy(&self, segment: u32, hash: u64) -> Option<&[AtomicU64]> {
         (0..PROBES).find_map(|probe| {
             let bucket = self.bucket(segment, (home(hash) + probe) % BUCKETS);
@@ -163,9 +163,9 @@ impl Index {
         self.entry_in(segment, hash, at).map(|(_, place)| place)
     }
 
-    /// Prepares an empty index, which no thread uses yet, for so many entries.
+    /// Prepares an empty index, which no thread uses yet, for a number of entries.
     pub fn expect(&self, entries: u64) {
-        // As full as segments are on average.
+        // Segments are this full on average.
         let segments = entries.div_ceil((BUCKETS * SLOTS) as u64 * 5 / 8).max(1).next_power_of_two();
         let most = u64::from(self.segments_max.min(1 << self.depth_max));
         let depth = segments.min(1 << most.ilog2()).trailing_zeros();
@@ -178,9 +178,9 @@ impl Index {
         self.depth.store(depth, Ordering::Release);
     }
 
-    /// Divides a locked segment in two; `false` if the index can grow no further.
+    /// Splits a locked segment in two; returns `false` if the index can grow no further.
     pub(super) fn split(&self, old: &Locked<'_>) -> bool {
-        // Nothing is half done if a thread panicked while it held the lock: the directory is changed by single stores.
+        // Nothing is half done if a thread panicked while holding the lock: the directory is changed by single stores.
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let (pattern, depth) = self.pattern(old.number);
         let number = self.segments.load(Ordering::Relaxed);
@@ -191,7 +191,8 @@ impl Index {
         let bit = 1 << depth;
         self.set_pattern(number, pattern | bit, depth + 1);
         if !self.copy_upper_half(old.number, number, bit) {
-            // Clustered so badly that not even half of them fit: clear what was copied; no other thread knows of it.
+            // The entries cluster so badly that not even half of them fit: clear the copies; no other thread knows of
+            // them.
             places(self.entries(number)).for_each(|place| place.store(0, Ordering::Relaxed));
             self.count(number).store(0, Ordering::Relaxed);
             return false;
@@ -204,7 +205,7 @@ impl Index {
         true
     }
 
-    /// Copies the entries whose hash has the bit to a new segment.
+    /// Copies the entries whose hash has the bit set to a new segment.
     fn copy_upper_half(&self, old: u32, new: u32, bit: u64) -> bool {
         let mut copied = 0;
         for entry in self.entries(old).chunks_exact(ENTRY_WORDS) {
@@ -215,7 +216,7 @@ impl Index {
             }
             let Some([new_hash, new_place]) = self.vacancy(new, hash) else { return false };
             new_hash.store(hash, Ordering::Relaxed);
-            // The directory publishes it.
+            // The directory publishes the entry.
             new_place.store(at, Ordering::Relaxed);
             copied += 1;
         }
@@ -223,7 +224,8 @@ impl Index {
         true
     }
 
-    /// Lets the directory lead to a new segment; doubles it if need be. `depth` is that of the old segment.
+    /// Makes the directory lead to a new segment; doubles the directory if necessary. `depth` is that of the old
+    /// segment.
     fn lead_to(&self, number: u32, pattern: u64, depth: u32) {
         let mut bits = self.depth.load(Ordering::Relaxed);
         if bits == depth {
@@ -239,7 +241,7 @@ impl Index {
         }
         let entries = Self::words(&self.directory, 0, 1 << bits);
         for entry in entries.iter().skip(pattern as usize).step_by(2 << depth) {
-            // Release: a thread that is led there sees the entries.
+            // Release: a thread that is led to the segment sees its entries.
             entry.store(u64::from(number), Ordering::Release);
         }
     }
@@ -253,7 +255,7 @@ impl Index {
                 let [hash, place] = entry else { continue };
                 let at = place.load(Ordering::Relaxed);
                 if at != 0 && at != TOMBSTONE && hash.load(Ordering::Relaxed) & bit != 0 {
-                    // Release: a thread that sees it cleared sees the directory that leads on.
+                    // Release: a thread that sees the entry cleared sees the directory that leads to its copy.
                     place.store(if has_room { 0 } else { TOMBSTONE }, Ordering::Release);
                     cleared += 1;
                 }

@@ -11,7 +11,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Threads with keys of their own put, update and delete, another reclaims, and now and then a crash is looked at.
+/// Threads with separate keys put, update and delete, another one reclaims, and now and then a crash is checked.
 fn run<L: Testable>(seed: u64, sizes: &'static [usize]) -> u64 {
     let setting = Setting { states: 6, seed, bytes: 4 << 20, ..Setting::default() };
     let expected = Mutex::<[Expected; 3]>::default();
@@ -94,7 +94,7 @@ fn write<L: Testable>(
     }
 }
 
-/// Takes the states of this moment and looks whether what was acknowledged before is in them, or what was begun since.
+/// Takes the states of this moment and checks that they contain what was acknowledged before, or what was begun since.
 fn look<L: Testable>(
     store: &Store<L, Shadow>,
     setting: &Setting,
@@ -102,7 +102,7 @@ fn look<L: Testable>(
     problems: &Mutex<Vec<String>>,
     seen: &Mutex<u64>,
 ) {
-    // With the ledger locked no thread begins or acknowledges anything, though what was begun goes on.
+    // While the ledger is locked, no thread begins or acknowledges anything, though operations under way go on.
     let (states, now) = {
         let expected = expected.lock().unwrap();
         let states = store.core().medium.crash_states();

@@ -1,5 +1,5 @@
-//! What each operation asks of the memory: cache lines written back, fences, bytes stored. A change that makes one of them
-//! dearer has to say so here.
+//! The cost of each operation in memory: cache lines written back, fences, bytes stored. A change that makes one of
+//! them more expensive has to update these numbers.
 
 use super::{
     Shadow,
@@ -12,9 +12,10 @@ fn key(number: u64) -> Vec<u8> {
     [number.to_le_bytes(), [1; 8]].concat()
 }
 
-/// Lines, fences and bytes of operations on records of 16 and 200 bytes, of a client whose block is open: a put of a new key,
-/// one of a known key, an update of one word, one of three, a delete, a batch of eight puts of new keys. The delete is of a key
-/// that the client just put another record of: it flushes and fences once more than one of any other key.
+/// Lines, fences and bytes of operations on records of 16 and 200 bytes, of a client whose block is open: a put of a
+/// new key, a put of a known key, an update of one word, an update of three words, a delete, a batch of eight puts of
+/// new keys. The delete is of a key for which the client has just put another record: it flushes and fences once more
+/// than a delete of any other key.
 fn costs<L: Testable>() -> [[u64; 3]; 6] {
     let setting = Setting { pages_per_block: 6, ..Setting::default() };
     let store = Store::<L, Shadow>::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
@@ -52,8 +53,8 @@ fn costs<L: Testable>() -> [[u64; 3]; 6] {
 
 #[test]
 fn what_operations_ask_of_the_memory() {
-    // Four lines of a record, and no other. The word that an update changes is flushed by what comes next, which is an update that
-    // retracts a record besides.
+    // Four lines of a record, and no other. The word that an update changes is flushed by the next operation, which is
+    // an update that also retracts a record.
     let one_size = [[4, 1, 256], [5, 1, 264], [1, 1, 24], [6, 1, 264], [2, 2, 8], [32, 1, 2048]];
     assert_eq!(costs::<Fixed<16, 200>>(), one_size);
     let any_size = [[4, 1, 248], [5, 1, 264], [1, 1, 24], [6, 1, 264], [2, 2, 8], [32, 1, 2048]];

@@ -1,4 +1,5 @@
-//! Damaged stores: an error, or less than everything if damage is tolerated; never a panic, never something else.
+//! Damaged stores: opening gives an error, or a part of the contents if damage is tolerated; never a panic, and never
+//! wrong contents.
 
 use super::{
     Shadow,
@@ -18,10 +19,10 @@ fn open<L: Testable>(
     Store::open_on(shadow, Path::new("shadow"), &options, (4, 2), &|_, _| {})
 }
 
-/// Opens a changed image both ways; whether the change was noticed.
+/// Opens a changed image in both ways; returns whether the change was noticed.
 fn check<L: Testable>(image: &[u64], held: &Entries, setting: &Setting, what: &str) -> bool {
     let noticed = match open::<L>(image, setting, false) {
-        // What means nothing may change, and so may the locks.
+        // Meaningless bytes and locks may change.
         Ok(store) => {
             assert_eq!(&contents(&store), held, "{what}");
             false
@@ -35,7 +36,7 @@ fn check<L: Testable>(image: &[u64], held: &Entries, setting: &Setting, what: &s
             assert!(found.iter().all(|(key, value)| held.get(key) == Some(value)), "{what}");
             assert!(noticed || &found == held, "{what}");
             assert_eq!(noticed, store.recovery().damage_count > 0, "{what}");
-            // What is left can be used, and nothing that is damaged is overwritten by that.
+            // The rest can be used, and that overwrites nothing that is damaged.
             let mut client = store.client().unwrap();
             let (new_key, new_value) = (key(1000), held.values().next().unwrap());
             client.put(L::key(&new_key), L::value(new_value)).unwrap();
@@ -53,7 +54,7 @@ fn damage<L: Testable>(setting: &Setting, sizes: &[usize]) {
     let (image, held) = sample::<L>(setting, sizes);
     assert!(!check::<L>(&image, &held, setting, "unchanged"));
     let (mut tried, mut noticed) = (0, 0);
-    // One word in so many, each with another bit; the first words of pages, where heads are, with many.
+    // A sample of words, each with a different bit; the first words of pages, where heads are, with many bits.
     for word in 0..image.len() {
         let any = (word as u64 * 7) % 64;
         let bits = match word % 512 {
@@ -68,7 +69,7 @@ fn damage<L: Testable>(setting: &Setting, sizes: &[usize]) {
             noticed += u64::from(check::<L>(&changed, &held, setting, &format!("word {word} bit {bit}")));
         }
     }
-    // Whole pages of noise, and pages that are gone.
+    // Whole pages of noise, and erased pages.
     for page in 0..image.len() / 512 {
         for noise in [true, false] {
             let mut changed = image.clone();

@@ -1,4 +1,4 @@
-//! Small histories of which every crash state is tried, and seeded random ones.
+//! Small histories, for which every crash state is tried, and seeded random ones.
 
 use super::{
     Shadow,
@@ -54,14 +54,14 @@ fn every_crash_state_of_small_histories_with_records_of_any_size() {
 
 #[test]
 fn every_crash_state_of_compaction() {
-    // One record of a page of them is left, so that one is moved at a time.
+    // One record out of a page of them is left, so that records are moved one at a time.
     let mut history: Vec<Op> = (0..8).map(|k| Op::Put(0, key(k), value(k, 8))).collect();
     history.extend((1..8).map(|k| Op::Delete(0, key(k))));
     let setting = Setting { pages_per_block: 1, states: 1 << 12, depth: 1, ..Setting::default() };
     let mut runner = Runner::<Variable>::new(&setting);
     history.iter().for_each(|op| runner.run(op));
     runner.run(&Op::Renew(0));
-    // Before that, the block is not worth it: most of it was never used.
+    // Until then the block is not worth compacting: most of it was never used.
     let core = runner.store.core();
     let block = core.geometry.first_block();
     core.space.close_partial_at(block);
@@ -75,7 +75,7 @@ fn every_crash_state_of_compaction() {
     assert!(ledger.states > before + 20, "{} {before}", ledger.states);
 }
 
-/// A random history of a few keys, so that they meet.
+/// A random history of a few keys, so that operations on the same key are frequent.
 fn random_history(seed: u64, steps: u64, sizes: &[usize]) -> Vec<Op> {
     let mut state = seed;
     let mut draw = |below: u64| {

@@ -1,12 +1,12 @@
 //! A model of persistent memory, and the tests that run the store on it.
 //!
-//! [`Shadow`] is a medium in ordinary memory that keeps books: of each word, which values it has had since the last one that
-//! is certain to be durable. A flush remembers the value at that time, and a fence of the same lane makes it certain. At a
-//! crash each word may hold any value from the certain one on, whatever the others hold: words are what memory persists in one
-//! piece, and nothing is assumed about the order within a cache line. [`CrashStates`] shows all such states, or as many
-//! as one cares to look at.
+//! [`Shadow`] is a medium in ordinary memory that records, for each word, which values it has had since the last one
+//! that is certain to be durable. A flush remembers the value at that time, and a fence of the same lane makes it
+//! certain. At a crash each word may hold any value from the certain one on, whatever the others hold: words are what
+//! memory persists in one piece, and nothing is assumed about the order within a cache line. [`CrashStates`] enumerates
+//! all such states, or a sample of them.
 //!
-//! A flush or a fence can be left out by its [`Site`]: the tests must notice every one of them.
+//! A flush or a fence can be omitted by its [`Site`]: the tests must notice every omission.
 
 mod concurrent;
 mod costs;
@@ -32,7 +32,7 @@ use std::{
     },
 };
 
-/// Which of the two steps.
+/// One of the two steps of making a store durable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Step {
     Flush,
@@ -42,7 +42,7 @@ pub enum Step {
 /// A step at a site.
 pub type Switch = (Site, Step);
 
-/// Called before each fence takes effect: the moment at which the most is uncertain.
+/// Called before each fence takes effect: the moment of greatest uncertainty.
 pub type Observer = Box<dyn FnMut(&CrashStates) + Send>;
 
 /// The medium.
@@ -57,18 +57,18 @@ pub struct Shadow {
 
 #[derive(Default)]
 struct Books {
-    /// What is certain to be durable, a word each.
+    /// The values that are certain to be durable, one for each word.
     durable: Vec<u64>,
-    /// What else words may hold.
+    /// The other values that words may hold.
     uncertain: BTreeMap<usize, History>,
-    /// For each lane, the words it flushed and which of their values.
+    /// For each lane, the words it flushed, and which of their values.
     pending: BTreeMap<u64, Vec<(usize, u64)>>,
     omitted: Option<Switch>,
     seen: BTreeSet<Switch>,
     costs: Costs,
 }
 
-/// What was asked of the medium.
+/// The work that was requested from the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Costs {
     /// Cache lines written back.
@@ -85,22 +85,22 @@ struct History {
     values: VecDeque<u64>,
 }
 
-/// What a crash at one moment may leave.
+/// The states that a crash at one moment may leave.
 #[derive(Clone)]
 pub struct CrashStates {
     durable: Vec<u64>,
-    /// Words and all values that they may hold, the certain one first.
+    /// The words with several possible values, the certain value first.
     pub choices: Vec<(usize, Vec<u64>)>,
     most: u64,
 }
 
 impl Shadow {
-    /// Empty, with room for so many bytes.
+    /// An empty medium with room for `most` bytes.
     pub fn new(most: u64) -> Self {
         Self::with(vec![], most)
     }
 
-    /// What a crash left.
+    /// A medium with the contents that a crash left.
     pub fn with(image: Vec<u64>, most: u64) -> Self {
         let mapping = Mapping::reserve(most.next_multiple_of(4096) as usize, "a shadow").unwrap();
         // SAFETY: the mapping lives as long as the memory, and is accessed through it alone.
@@ -113,7 +113,7 @@ impl Shadow {
         Self { memory, _mapping: mapping, capacity, most, books, observer: Mutex::new(None) }
     }
 
-    /// Leaves out a step from now on.
+    /// Omits a step from now on.
     pub fn omit(self, switch: Option<Switch>) -> Self {
         self.books().omitted = switch;
         self
@@ -139,17 +139,17 @@ impl Shadow {
         self.memory.word(number * 8).load(Ordering::Relaxed)
     }
 
-    /// The steps that were taken, or would have been.
+    /// The steps that were taken, or omitted.
     pub fn seen(&self) -> BTreeSet<Switch> {
         self.books().seen.clone()
     }
 
-    /// What was asked of it so far.
+    /// The work requested so far.
     pub fn costs(&self) -> Costs {
         self.books().costs
     }
 
-    /// What a crash now may leave.
+    /// The states that a crash now may leave.
     pub fn crash_states(&self) -> CrashStates {
         let books = self.books();
         let open = books.uncertain.iter().filter(|(_, history)| history.values.len() > 1);
@@ -164,8 +164,8 @@ impl CrashStates {
         self.choices.iter().try_fold(1u64, |count, (_, values)| count.checked_mul(values.len() as u64))
     }
 
-    /// What is left if the process alone ends now: everything that it stored, as certain as it was, but for what was on its
-    /// way.
+    /// What is left if only the process ends now: everything that it stored, no more certain than before, except for
+    /// pending flushes.
     pub fn killed(&self) -> Shadow {
         let shadow = Shadow::with(self.image(|_, values| values[values.len() - 1]), self.most);
         let history =
@@ -188,8 +188,9 @@ impl CrashStates {
         image
     }
 
-    /// Shows all states if there are at most `most`; otherwise the two extremes, first the one in which nothing is lost, those that differ from an extreme in one
-    /// word, and random ones, `most` in all. Whether it was all.
+    /// Calls `visit` with all states if there are at most `most`. Otherwise with `most` of them: the two extremes,
+    /// first the one in which nothing is lost, then states that differ from an extreme in one word, and random ones.
+    /// Returns whether it was all.
     pub fn for_each(&self, most: u64, seed: u64, mut visit: impl FnMut(Shadow)) -> bool {
         let mut show = |image: Vec<u64>| visit(Shadow::with(image, self.most));
         if let Some(count) = self.count().filter(|count| *count <= most) {
@@ -290,7 +291,7 @@ impl Medium for Shadow {
             }
             books.durable[word] = history.values[0];
         }
-        // Histories of one value are kept as long as a thread's pending flush may refer to their numbers.
+        // Histories with a single value are kept as long as a pending flush of a thread may refer to their numbers.
         if books.pending.is_empty() {
             books.uncertain.retain(|_, history| history.values.len() > 1);
         }

@@ -17,14 +17,14 @@ use std::{
 
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What came of a history: what was wrong, the ledger, the steps that were taken.
+/// The outcome of a history: the violation, the ledger, and the steps that were taken.
 pub type Outcome = (Option<String>, Ledger, BTreeSet<Switch>);
 
-/// Layouts whose keys and values tests make of any bytes.
+/// Layouts whose keys and values tests make from any bytes.
 pub trait Testable: Layout {
     fn key(bytes: &[u8]) -> &Self::Key;
     fn value(bytes: &[u8]) -> &Self::Value;
-    /// A value, whatever it is.
+    /// Some value.
     fn any_value() -> Vec<u8>;
 }
 
@@ -56,7 +56,7 @@ impl Testable for Variable {
     }
 }
 
-/// What was acknowledged, and what is under way.
+/// The acknowledged contents, and the operations under way.
 #[derive(Clone, Default, Debug)]
 pub struct Expected {
     pub acknowledged: Entries,
@@ -64,7 +64,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Whether a store may hold this.
+    /// Checks whether a store may have these contents.
     pub fn check(&self, found: &Entries) -> Result<(), String> {
         let under_way = self.under_way.iter().map(|(key, _)| key);
         let keys: BTreeSet<&Vec<u8>> =
@@ -88,20 +88,20 @@ impl Expected {
     }
 }
 
-/// How a history is run and its states are looked at.
+/// How a history is run and its states are checked.
 #[derive(Clone)]
 pub struct Setting {
     pub pages_per_block: u32,
     pub checksums: bool,
     /// The most bytes the store may have.
     pub bytes: u64,
-    /// How many states are looked at for each fence.
+    /// How many states are checked for each fence.
     pub states: u64,
-    /// Look also at the crashes of recoveries, so many deep.
+    /// How many levels of crashes during recovery are also checked.
     pub depth: u32,
     pub omitted: Option<Switch>,
     pub seed: u64,
-    /// What the medium holds before the store is made: words, and the entries of a store that they are.
+    /// The contents of the medium before the store is created: words, and the entries of the store that they represent.
     pub before: Option<Arc<(Vec<u64>, Entries)>>,
 }
 
@@ -136,7 +136,7 @@ impl Setting {
     }
 }
 
-/// What is known while a history runs.
+/// The state of the checks while a history runs.
 #[derive(Default)]
 pub struct Ledger {
     pub expected: Expected,
@@ -144,14 +144,14 @@ pub struct Ledger {
     pub created: bool,
     /// The first thing that was wrong.
     pub violation: Option<String>,
-    /// States that were looked at.
+    /// States that were checked.
     pub states: u64,
-    /// Moments of which all states were looked at, and others since the store was made.
+    /// Moments of which all states were checked, and other moments, since the store was created.
     pub moments: (u64, u64),
     fences: u64,
 }
 
-/// One thing that a client does. The first number is the client.
+/// An operation of a client. The first number is the client.
 #[derive(Clone, Debug)]
 pub enum Op {
     Put(usize, Vec<u8>, Vec<u8>),
@@ -160,9 +160,9 @@ pub enum Op {
     PutBatch(usize, Vec<(Vec<u8>, Vec<u8>)>),
     DeleteBatch(usize, Vec<Vec<u8>>),
     Reclaim,
-    /// Takes a block as a client does that then sleeps for ever.
+    /// Takes a block, as by a client that then sleeps for ever.
     Stall,
-    /// Ends a client and makes another.
+    /// Ends a client and creates another.
     Renew(usize),
 }
 
@@ -179,7 +179,7 @@ pub fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 }
 
 impl<L: Testable> Runner<L> {
-    /// Makes a store whose crash states are looked at from the first fence on.
+    /// Creates a store whose crash states are checked from the first fence on.
     pub fn new(setting: &Setting) -> Self {
         let ledger = Arc::<Mutex<Ledger>>::default();
         let (own, how) = (ledger.clone(), setting.clone());
@@ -255,7 +255,7 @@ impl<L: Testable> Runner<L> {
         self.acknowledge();
     }
 
-    /// Runs a history to its end or the first violation; what was wrong, if anything.
+    /// Runs a history to its end or the first violation; returns the violation, if any.
     pub fn run_all(mut self, history: &[Op]) -> Outcome {
         for (number, op) in history.iter().enumerate() {
             self.run(op);
@@ -285,7 +285,7 @@ impl<L: Testable> Runner<L> {
     }
 }
 
-/// Looks at the states of one moment.
+/// Checks the states of one moment.
 pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex<Ledger>) {
     let (expected, created, fence) = {
         let mut ledger = lock(ledger);
@@ -296,7 +296,7 @@ pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex
         (ledger.expected.clone(), ledger.created, ledger.fences)
     };
     let (mut count, mut violation) = (0, None);
-    // Of the many states in which the store is not there yet, some will do.
+    // Of the many states in which the store does not exist yet, a few suffice.
     let most = if created { setting.states } else { setting.states.min(100) };
     let all = states.for_each(most, setting.seed ^ fence << 20, |shadow| {
         if violation.is_none() {
@@ -317,7 +317,8 @@ pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex
     ledger.violation = violation.map(|problem| format!("at fence {fence}: {problem}"));
 }
 
-/// Looks whether in a store that no client has open all records are said to be right, so that damage to them is noticed.
+/// Checks that in a store without open clients all records are marked as ones that must be right, so that damage to
+/// them is noticed.
 fn check_settled<L: Testable>(states: &CrashStates, setting: &Setting) -> Result<(), String> {
     let mut outcome = Ok(());
     states.for_each(setting.states.min(16), setting.seed, |shadow| {
@@ -332,7 +333,7 @@ fn check_settled<L: Testable>(states: &CrashStates, setting: &Setting) -> Result
     outcome
 }
 
-/// Opens what a crash left, and looks whether it is right; and whether it stays so through what comes after.
+/// Opens what a crash left and checks that it is right, and stays right afterwards.
 fn check_state<L: Testable>(
     shadow: Shadow,
     setting: &Setting,
@@ -370,7 +371,7 @@ fn check_state<L: Testable>(
     }
     if superseded + remains == 0 {
         let value = &L::any_value();
-        // It can be used: pages that are written to are not locked for ever.
+        // The store is usable: pages that are written to are not locked for ever.
         let mut client = store.client().map_err(|error| error.to_string())?;
         let put = client.put(L::key(b"whatever"), L::value(value)).map_err(|error| error.to_string());
         if put.is_ok() && client.get(L::key(b"whatever")).ok().flatten().as_ref() != Some(value) {
@@ -378,7 +379,7 @@ fn check_state<L: Testable>(
         }
     }
     if superseded + remains > 0 {
-        // What recovery settled stays settled, and what is deleted then does not come back.
+        // What recovery has settled stays settled, and a deleted record does not come back.
         let how = Setting { states: setting.states.min(16), depth: 0, ..setting.clone() };
         let settled = Expected { acknowledged: found.clone(), under_way: vec![] };
         check_all(&store, &how, &settled).map_err(|problem| format!("a second recovery: {problem}"))?;
@@ -403,8 +404,8 @@ fn check_state<L: Testable>(
 /// A store, and what it holds.
 type Opened<L> = (Store<L, Shadow>, Entries);
 
-/// Opens what is left, and looks whether it holds what it may. While a store is being made, there need not be one, or it may
-/// still be the one that was there before, as it was.
+/// Opens what is left and checks its contents. While a store is being created, there may be none, or it may still be
+/// the unchanged previous one.
 fn open_state<L: Testable>(
     shadow: Shadow,
     setting: &Setting,
@@ -425,8 +426,8 @@ fn open_state<L: Testable>(
     Ok(Some((store, found)))
 }
 
-/// Opens what a process leaves that ends while the machine goes on: what is found there, and what is stored then, outlasts a
-/// crash of the machine.
+/// Opens what a process leaves when it ends while the machine goes on: what is found there, and what is stored then,
+/// must outlast a crash of the machine.
 fn check_killed<L: Testable>(
     states: &CrashStates,
     setting: &Setting,
@@ -473,7 +474,7 @@ fn check_all<L: Testable>(
     outcome
 }
 
-/// Everything in a store, by iteration and by lookups.
+/// The contents of a store, by iteration and by lookups.
 pub fn contents<L: Testable>(store: &Store<L, Shadow>) -> Entries {
     let mut found = Entries::new();
     let reader = store.reader();
@@ -489,8 +490,8 @@ pub fn contents<L: Testable>(store: &Store<L, Shadow>) -> Entries {
     found
 }
 
-/// Whether every block is accounted for: free, waiting, or with live records; and whether these are as many as there are
-/// records.
+/// Checks that every block is accounted for: free, waiting, or with live records; and that there are as many live
+/// records as entries.
 pub fn audit<L: Testable, M: Medium>(store: &Store<L, M>) -> Result<(), String> {
     let core = store.core();
     let (mut live, mut free) = (0, 0);

@@ -1,4 +1,4 @@
-//! Every flush and every fence is needed: left out, one at a time, each is noticed.
+//! Every flush and every fence is needed: if any single one is omitted, a test notices.
 
 use super::{
     Step, Switch,
@@ -62,7 +62,7 @@ pub fn switches() -> Vec<Switch> {
 #[test]
 fn every_history_survives_every_crash_and_goes_through_every_step() {
     let mut seen = BTreeSet::new();
-    // Those without checksums are among the others, which are run without them too.
+    // Histories without checksums are left out here, because the others are run without them too.
     for (name, setting, kind, history) in all().into_iter().filter(|(_, setting, ..)| setting.checksums) {
         for checksums in [true, false] {
             let (problem, ledger, steps) = run(kind, &Setting { checksums, ..setting.clone() }, &history);
@@ -71,7 +71,7 @@ fn every_history_survives_every_crash_and_goes_through_every_step() {
             seen.extend(steps);
         }
     }
-    // What only recoveries do is seen by `every_step_that_is_left_out_is_noticed`, which plants it.
+    // Steps that only recoveries take are checked by `every_step_that_is_left_out_is_noticed`, which plants them.
     let sites: BTreeSet<_> = seen.iter().map(|(site, _)| *site).collect();
     let missing: Vec<_> = SITES.iter().filter(|site| !sites.contains(site)).collect();
     assert_eq!(
@@ -83,7 +83,7 @@ fn every_history_survives_every_crash_and_goes_through_every_step() {
 #[test]
 fn every_step_that_is_left_out_is_noticed() {
     let switches = switches();
-    // A history that does not go through a step does not notice that it is left out.
+    // A history that does not take a step cannot notice its omission.
     let histories: Vec<Passing> = all()
         .into_iter()
         .map(|(name, setting, kind, history)| {
@@ -108,7 +108,7 @@ fn every_step_that_is_left_out_is_noticed() {
     assert_eq!(missed, []);
 }
 
-/// A history, and the steps that it goes through.
+/// A history, and the steps that it takes.
 struct Passing {
     name: &'static str,
     setting: Setting,
@@ -117,9 +117,9 @@ struct Passing {
     steps: BTreeSet<Switch>,
 }
 
-/// Whether some history notices that a step is left out.
+/// Whether some history notices the omission of a step.
 fn is_noticed(switch: Switch, histories: &[Passing]) -> bool {
-    // Steps of recoveries are not among those of a history.
+    // Steps of recoveries are not recorded among those of a history.
     let is_passed = histories.iter().any(|one| one.steps.contains(&switch));
     let passing = histories.iter().filter(|one| !is_passed || one.steps.contains(&switch));
     passing.into_iter().any(|Passing { name, setting, kind, history, .. }| {

@@ -29,7 +29,7 @@ pub fn sample<L: Testable>(setting: &Setting, sizes: &[usize]) -> (Vec<u64>, Ent
     let held = contents(&runner.store);
     let mut image = Vec::new();
     runner.store.core().medium.crash_states().for_each(1, 1, |state| {
-        // The first is the one in which nothing is lost.
+        // The first state is the one in which nothing is lost.
         if !image.is_empty() {
             return;
         }

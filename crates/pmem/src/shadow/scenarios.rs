@@ -1,4 +1,4 @@
-//! Histories that go through every step of the store, made so that each step matters at some moment.
+//! Histories that take every step of the store, designed so that each step matters at some moment.
 
 use super::{
     model::{Entries, Op, Outcome, Runner, Setting, Testable},
@@ -17,7 +17,7 @@ fn put(client: usize, k: u64, v: u64, bytes: usize) -> Op {
     Op::Put(client, key(k), value(v, bytes))
 }
 
-/// Everything that stores of both layouts do; values of `bytes` bytes, of which few fit into a block.
+/// All operations that stores of both layouts have; values of `bytes` bytes, of which few fit into a block.
 pub fn everyday(bytes: usize) -> Vec<Op> {
     let mut history = vec![put(0, 0, 0, bytes)];
     // The next version of key 0 lies elsewhere, and a client that has a block does nothing with it.
@@ -30,7 +30,7 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     let new = word_changed(old.clone(), 0);
     history.push(Op::Update(0, key(1), new.clone()));
     history.push(Op::Update(1, key(1), word_changed(new, 0)));
-    // The same client changes another word of the same value, after a fence that is not for that value.
+    // The same client changes another word of the same value, after a fence that was not for that value.
     let twice = word_changed(value(6, bytes), 1);
     history.push(Op::Update(0, key(6), twice.clone()));
     history.push(put(0, 50, 50, bytes));
@@ -42,7 +42,8 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     history.push(Op::DeleteBatch(1, [3, 30, 30, 77].map(key).to_vec()));
     history.push(Op::Delete(0, key(4)));
     history.push(put(1, 40, 40, bytes));
-    // Another client deletes a record whose forerunner is retracted, and not durably so; then the same client; then in a batch.
+    // Another client deletes a record whose predecessor is retracted, but not durably; then the same client; then in a
+    // batch.
     history.push(put(0, 40, 41, bytes));
     history.push(Op::Delete(1, key(40)));
     history.push(put(1, 40, 42, bytes));
@@ -54,7 +55,7 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     history
 }
 
-/// Blocks half of which is dead are compacted, the end of the file is cut, and what was moved is deleted.
+/// Blocks that are half dead are compacted, the end of the file is cut, and moved records are deleted.
 pub fn reclaiming(bytes: usize, records: u64) -> Vec<Op> {
     let mut history: Vec<Op> = (0..records).map(|k| put(0, k, k, bytes)).collect();
     history.extend((0..records).filter(|k| k % 3 != 0).map(|k| Op::Delete(1, key(k))));
@@ -67,7 +68,7 @@ pub fn reclaiming(bytes: usize, records: u64) -> Vec<Op> {
     history
 }
 
-/// Blocks are compacted while the last one is in use, so that nothing is cut, and another client deletes what was moved.
+/// Blocks are compacted while the last one is in use, so that nothing is cut, and another client deletes moved records.
 pub fn moving(bytes: usize) -> Vec<Op> {
     let mut history: Vec<Op> = (0..60).map(|k| put(0, k, k, bytes)).collect();
     history.push(put(1, 100, 100, bytes));
@@ -77,7 +78,7 @@ pub fn moving(bytes: usize) -> Vec<Op> {
     history
 }
 
-/// Records that take in several pages, and blocks that are formatted again after them.
+/// Records that extend over several pages, and blocks that are reformatted after them.
 pub fn spanning(pages: u32) -> Vec<Op> {
     let two_pages = 5000;
     let mut history = Vec::new();
@@ -92,13 +93,13 @@ pub fn spanning(pages: u32) -> Vec<Op> {
     history
 }
 
-/// Records that take blocks of their own, and the blocks afterwards.
+/// Records that take separate blocks, and the later use of these blocks.
 pub fn large(block_bytes: usize) -> Vec<Op> {
     let bytes = block_bytes * 2 + 100;
     vec![
         put(0, 9, 9, bytes),
         Op::Delete(0, key(9)),
-        // The first block of those that were freed goes to a client that does nothing with it, the next to another.
+        // The first of the freed blocks goes to a client that does nothing with it, the next to another.
         Op::Stall,
         put(1, 8, 8, 50),
         put(0, 0, 0, bytes),
@@ -115,10 +116,10 @@ pub fn large(block_bytes: usize) -> Vec<Op> {
     ]
 }
 
-/// All of them, each with the setting it is made for.
+/// All histories, each with the setting for which it is made.
 pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
     let setting = |pages_per_block| Setting { pages_per_block, ..Setting::default() };
-    // Records are published by a second step then.
+    // Without checksums, records are published by a second step.
     let without = |pages_per_block| Setting { checksums: false, ..setting(pages_per_block) };
     let over =
         |setting: Setting, before: (Vec<u64>, Entries)| Setting { before: Some(Arc::new(before)), ..setting };
@@ -152,7 +153,7 @@ pub enum Kind {
     Variable,
 }
 
-/// Runs a history on a new store; what was wrong, what was seen.
+/// Runs a history on a new store; returns what was wrong and what was seen.
 pub fn run(kind: Kind, setting: &Setting, history: &[Op]) -> Outcome {
     fn on<L: Testable>(setting: &Setting, history: &[Op]) -> Outcome {
         Runner::<L>::new(setting).run_all(history)

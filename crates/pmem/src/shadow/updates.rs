@@ -1,4 +1,5 @@
-//! One word of a value changed, in every place and in every state that a crash can leave, and twice in a row by one client and by two.
+//! Changes of one word of a value, in every place and in every state that a crash can leave, and two in a row by one
+//! client and by two.
 
 use super::{
     model::{Op, Runner, Setting, Testable},
@@ -6,7 +7,7 @@ use super::{
 };
 use crate::{Fixed, Variable};
 
-/// A value with one word changed, the last one only as far as it goes.
+/// A value with one word changed; the last word only as far as the value goes.
 fn changed(mut value: Vec<u8>, word: usize, by: u8) -> Vec<u8> {
     value[word * 8] ^= by;
     value
@@ -21,8 +22,9 @@ fn every_word<L: Testable>(bytes: usize) -> u64 {
         let once = changed(old.clone(), word, 2);
         let history = [
             Op::Put(0, key(0), old.clone()),
-            // The first change has nothing to wait for; the second must wait for the word of the first, and is by the same client, the
-            // third by another. The last takes the first back, with the same word in another place before.
+            // The first change has nothing to wait for. The second must wait for the word of the first, and is by the
+            // same client; the third is by another. The last reverts the first, with the same word in another place
+            // before it.
             Op::Update(0, key(0), once.clone()),
             Op::Update(0, key(0), changed(once.clone(), next, 4)),
             Op::Update(1, key(0), changed(changed(once, next, 4), word, 8)),

@@ -1,24 +1,25 @@
-//! What a feed of changes tells: commits, with the changes of tables.
+//! The contents of a feed of changes: commits, with their changes of tables.
 
 use crate::{Lsn, Result, shared::Inner};
 use std::{sync::Arc, time::SystemTime};
 use vellum_txn::{FollowedLog, LoadedTree, LoggedValue};
 
-/// A transaction that was committed, or an operation that was none.
+/// A committed transaction, or an operation outside of transactions.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Commit {
-    /// The place of its commit in the log, which names it: later ones have greater ones.
+    /// The place of its commit record in the log, which identifies it: later commits have greater ones.
     pub lsn: Lsn,
-    /// Where the feed goes on after it. A program that has dealt with the commit keeps this, together with what it made of the
-    /// commit, and begins there the next time: [`Database::changes`](crate::Database::changes).
+    /// Where the feed continues after this commit. A program that has processed the commit stores this, together with
+    /// what it made of the commit, and starts there the next time: [`Database::changes`](crate::Database::changes).
     pub position: Lsn,
-    /// The number of the commit; none for an operation that was no transaction. They begin anew when the database is opened.
+    /// The number of the commit; none for an operation outside of transactions. Numbers start anew when the database is
+    /// opened.
     pub number: Option<u64>,
-    /// When it was committed. An operation that was no transaction has the time of what is before it in the log; right within a
-    /// millisecond if the log is archived.
+    /// When it was committed. An operation outside of transactions has the time of what precedes it in the log, which
+    /// is accurate to a millisecond if the log is archived.
     pub time: Option<SystemTime>,
-    /// What was done, in its order.
+    /// The changes, in their order.
     pub changes: Vec<Change>,
 }
 
@@ -26,7 +27,7 @@ pub struct Commit {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Change {
-    /// The name of the table, as it was then.
+    /// The name of the table at that time.
     pub table: Arc<str>,
     /// What happened.
     pub event: Event,
@@ -42,14 +43,14 @@ pub enum Event {
         key_type: String,
         /// The type of its values.
         value_type: String,
-        /// It keeps no versions: see [`TableOptions::versions`](crate::TableOptions::versions).
+        /// Whether it keeps no versions: see [`TableOptions::versions`](crate::TableOptions::versions).
         is_plain: bool,
     },
-    /// The table was dropped, with all that it held.
+    /// The table was dropped with all its contents.
     Dropped,
-    /// The table got this name.
+    /// The table was renamed.
     Renamed {
-        /// Its name from then on.
+        /// The new name.
         to: Arc<str>,
     },
     /// A key got its first value.
@@ -63,17 +64,18 @@ pub enum Event {
     Replaced {
         /// The key.
         key: Vec<u8>,
-        /// The value that it has now.
+        /// The new value.
         value: ChangedValue,
     },
-    /// Some bytes of the value of a key were changed where they lie ([`Table::modify`](crate::Table::modify)); the others are as before. With
-    /// [`Options::log_whole_values`](crate::Options::log_whole_values) that is told as [`Replaced`](Self::Replaced), with the whole value.
+    /// Some bytes of the value of a key were changed in place ([`Table::modify`](crate::Table::modify)); the others are
+    /// as before. With [`Options::log_whole_values`](crate::Options::log_whole_values) such a change is reported as
+    /// [`Replaced`](Self::Replaced), with the whole value.
     Patched {
         /// The key.
         key: Vec<u8>,
-        /// Where in the value they begin.
+        /// The offset of the changed bytes in the value.
         offset: usize,
-        /// What they are now.
+        /// The new bytes.
         bytes: Vec<u8>,
     },
     /// A key and its value were removed.
@@ -83,12 +85,12 @@ pub enum Event {
     },
     /// The table, which was empty, was filled by a bulk load.
     Loaded {
-        /// What it held then.
+        /// The loaded records.
         records: LoadedRecords,
     },
 }
 
-/// From where contents are read that are not in the record of a change. It keeps the database open.
+/// The source of contents that are not in the record of a change. It keeps the database open.
 #[derive(Clone)]
 pub(super) struct ContentsSource {
     pub log: FollowedLog,
@@ -102,18 +104,18 @@ pub struct ChangedValue {
     pub(super) source: ContentsSource,
 }
 
-/// What [`ChangedValue::read`] finds.
+/// The result of [`ChangedValue::read`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// The value.
     Value(Vec<u8>),
-    /// It was a large one that was replaced or removed since, its pages are used for something else, and the log does not have
-    /// it. The feed tells of its end later.
+    /// The value was a large one that was replaced or removed since, its pages have been reused, and the log does not
+    /// have it. The feed reports its replacement or removal later.
     Gone,
 }
 
 impl Contents {
-    /// The value, if it is not gone.
+    /// The value, unless it is gone.
     pub fn value(self) -> Option<Vec<u8>> {
         match self {
             Self::Value(value) => Some(value),
@@ -139,10 +141,10 @@ impl ChangedValue {
         }
     }
 
-    /// Reads the value as it was committed. A large one is read from the file as long as it is there, and then from the log, which has it if it
-    /// is [archived](crate::Options::log_archive) or [holds whole values](crate::Options::log_whole_values). Without these it may be
-    /// [`Gone`](Contents::Gone); with them only if the feed began between its contents and its commit, or the log has been given up
-    /// since.
+    /// Reads the value as it was committed. A large value is read from the file while it is still there, and later from
+    /// the log, which has it if the log is [archived](crate::Options::log_archive) or [holds whole
+    /// values](crate::Options::log_whole_values). Without these it may be [`Gone`](Contents::Gone); with them only if
+    /// the feed began between the logging of its contents and its commit, or the log has been discarded since.
     ///
     /// # Errors
     /// If the file or the log cannot be read.
@@ -174,16 +176,17 @@ pub struct LoadedRecords {
 }
 
 impl LoadedRecords {
-    /// Shows the records in the order of their keys, each with its value, until `show` returns false. The log has them if it is
-    /// [archived](crate::Options::log_archive) or [holds whole values](crate::Options::log_whole_values), and always the few that fit
-    /// into a page.
+    /// Calls `show` with the records in key order, each with its value, until `show` returns false. The log has the
+    /// records if it is [archived](crate::Options::log_archive) or [holds whole
+    /// values](crate::Options::log_whole_values), and always if they are so few that they fit into a page.
     ///
-    /// Returns false if the log does not have them, or not all. Then read the table ([`Table::range`](crate::Table::range)) and store
-    /// what it holds now: the feed tells later of what has changed since, and that is the same in the end. Until then a
-    /// [`Patched`](Event::Patched) may not fit to a value that was replaced since.
+    /// Returns false if the log lacks some or all of the records. In that case read the table
+    /// ([`Table::range`](crate::Table::range)) and store its present contents: the feed later reports what has changed
+    /// since, and the result is the same in the end. Until then a [`Patched`](Event::Patched) may not fit a value that
+    /// was replaced since.
     ///
     /// # Errors
-    /// If the log cannot be read, and those of `show`.
+    /// If the log cannot be read, or `show` fails.
     pub fn for_each(&self, mut show: impl FnMut(Vec<u8>, ChangedValue) -> Result<bool>) -> Result<bool> {
         let source = &self.source;
         self.tree

@@ -1,8 +1,8 @@
-//! The feed of changes: what is committed, in the order of the commits, for other programs to follow.
+//! The feed of changes: commits in their order, for other programs to follow.
 //!
-//! - `commit`: what it tells;
-//! - `tables`: which table a tree was at a place of the log;
-//! - here: following, waiting, and where to go on.
+//! - `commit`: the contents of the feed;
+//! - `tables`: which table a tree belonged to at a place in the log;
+//! - here: following, waiting, and where a feed continues.
 
 mod commit;
 mod tables;
@@ -21,13 +21,14 @@ use vellum_txn::{ArchiveError, Committed, Follower, LogError, TxnError};
 
 pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};
 
-/// From where changes are followed.
+/// Where a feed of changes starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ChangesFrom {
-    /// What is committed from now on.
+    /// With what is committed from now on.
     Now,
-    /// What was committed at this place of the log or later: [`Commit::position`] or [`Changes::position`] of a feed that was followed before.
+    /// With what was committed at this place in the log or later: [`Commit::position`] or [`Changes::position`] of an
+    /// earlier feed.
     Position(Lsn),
 }
 
@@ -37,7 +38,7 @@ impl From<Lsn> for ChangesFrom {
     }
 }
 
-/// How a feed is followed: see [`Database::changes_with`].
+/// Options of a feed: see [`Database::changes_with`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "options do nothing until changes are followed with them"]
 pub struct ChangesOptions {
@@ -51,48 +52,53 @@ impl Default for ChangesOptions {
 }
 
 impl ChangesOptions {
-    /// How much log that has not been read is kept for this feed, in bytes, if there is no archive. Default 1 GiB. A feed that is
-    /// farther behind may fail, with [`Error::ChangesDiscarded`].
+    /// How much unread log is kept for this feed, in bytes, if there is no archive. Default 1 GiB. A feed that falls
+    /// further behind may fail with [`Error::ChangesDiscarded`].
     pub fn keep_bytes(mut self, bytes: u64) -> Self {
         self.keep_bytes = bytes;
         self
     }
 }
 
-/// What is committed, in the order of the commits: see [`Database::changes`].
+/// A feed of commits, in their order: see [`Database::changes`].
 ///
-/// It is a handle of the database, which cannot be closed meanwhile.
+/// It is a handle on the database, which cannot be closed meanwhile.
 pub struct Changes {
     follower: Follower,
     tables: Tables,
     bell: Arc<Bell>,
-    // Dropped last: it may be the last handle, and closes the database then.
+    // Dropped last: it may be the last handle, and then closes the database.
     inner: Arc<Inner>,
 }
 
 impl Database {
-    /// Follows what is committed, in the order of the commits: for each transaction its changes, in their order. What was rolled back is not
-    /// among them, nor what a crash could take back: only what is durable is told. An operation that is no transaction is a commit of
-    /// its own; what changes nothing is none.
+    /// Follows what is committed, in the order of the commits: for each transaction its changes, in their order. The
+    /// feed contains neither what was rolled back nor what a crash could take back: it reports only what is durable. An
+    /// operation outside of transactions counts as a commit; one that changes nothing does not appear.
     ///
-    /// **Where to go on.** Each commit has a [`position`](Commit::position). A program that keeps it together with what it made of the
-    /// commit sees each commit exactly once, also after it, or the database, was closed or has crashed: it gives the last
-    /// one to this method. A program that begins with a copy of tables begins the feed first, and copies them in a
-    /// transaction then; what was committed in between comes again in the feed, and storing a value twice does no harm.
+    /// **Where to continue.** Each commit has a [`position`](Commit::position). A program that stores it together with
+    /// what it made of the commit sees each commit exactly once, even after the program or the database was closed or
+    /// has crashed: it passes the last stored position to this method. A program that starts with a copy of tables
+    /// begins the feed first, and then copies them in a transaction. What was committed in between appears again in the
+    /// feed, and storing a value twice does no harm.
     ///
-    /// **How far back.** The changes are read from the log, and from its archive ([`Options::log_archive`](crate::Options::log_archive)) where the
-    /// log has been given up. Without an archive the log keeps what an open feed has not read: as much disk as that is, up to
-    /// [`ChangesOptions::keep_bytes`]. A database that is closed gives its log up, so only an archive lets a feed go on that was away.
+    /// **How far back.** The changes are read from the log, and from its archive
+    /// ([`Options::log_archive`](crate::Options::log_archive)) where the log has been discarded. Without an archive the
+    /// log keeps what an open feed has not read, which takes that much disk space, up to
+    /// [`ChangesOptions::keep_bytes`]. A database that is closed discards its log, so only with an archive can a feed
+    /// that was not open continue.
     ///
-    /// **What values.** A small value is told with its change. [`Table::modify`](crate::Table::modify) logs the bytes that differ, and large
-    /// values and bulk loads are in the file: [`Event::Patched`], [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
-    /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of it.
+    /// **Which values.** A small value is reported with its change. [`Table::modify`](crate::Table::modify) logs only
+    /// the bytes that differ, and large values and bulk loads are in the file only: [`Event::Patched`],
+    /// [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
+    /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of these.
     ///
-    /// Beginning reads the log from the position to its end, to find out which tables and transactions there were.
+    /// This call reads the log from the position to its end, to find out which tables and transactions there were.
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log, or is open for reading only; [`Error::ChangesDiscarded`] if neither the log nor its archive has the
-    /// place any more; [`Error::NoSuchPosition`] if it is none of this database.
+    /// [`Error::WithoutLog`] if the database has no log, or is open for reading only; [`Error::ChangesDiscarded`] if
+    /// neither the log nor its archive has the position any more; [`Error::NoSuchPosition`] if it is not a position of
+    /// this database.
     ///
     /// # Examples
     /// ```
@@ -119,7 +125,7 @@ impl Database {
         self.changes_with(from, ChangesOptions::default())
     }
 
-    /// [`changes`](Self::changes) with other options than the default.
+    /// [`changes`](Self::changes) with options.
     ///
     /// # Errors
     /// As for `changes`.
@@ -138,7 +144,7 @@ impl Database {
         let follower = inner.durable.follow(from, (root, options.keep_bytes))?;
         let mut follower = follower.ok_or(Error::WithoutLog)?;
         let from = follower.position();
-        // The tables as they are now, and then back to what they were where the feed begins.
+        // The tables as they are now, taken back to what they were where the feed begins.
         let mut tables = Tables::new(root, catalog::list(self.catalog())?);
         let ahead = follower.look_ahead().map_err(|error| match error {
             TxnError::Log(LogError::Hole { at, .. } | LogError::Archive(ArchiveError::Record { at }))
@@ -154,11 +160,11 @@ impl Database {
 }
 
 impl Changes {
-    /// The next commit; none if there is no other yet.
+    /// The next commit; none if there is no further one yet.
     ///
     /// # Errors
-    /// If the log cannot be read, or, with [`Error::ChangesDiscarded`], has been given up because the feed was too far behind. It may be
-    /// tried again.
+    /// If the log cannot be read; [`Error::ChangesDiscarded`] if it has been discarded because the feed was too far
+    /// behind. The call may be repeated.
     #[expect(clippy::should_implement_trait, reason = "it may end for now, and go on")]
     pub fn next(&mut self) -> Result<Option<Commit>> {
         loop {
@@ -173,11 +179,11 @@ impl Changes {
         }
     }
 
-    /// The next commit. This thread waits for it, for so long at most; [`Duration::MAX`] for ever. What is committed with less than
-    /// [`Durability::Synced`](crate::Durability::Synced) is synced for a feed that waits.
+    /// The next commit. This thread waits for it, for at most `timeout`; with [`Duration::MAX`] without limit. While a
+    /// feed waits, commits with less than [`Durability::Synced`](crate::Durability::Synced) are synced for it.
     ///
     /// # Errors
-    /// As for [`next`](Self::next); and if the log has failed.
+    /// As for [`next`](Self::next); also if the log has failed.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Commit>> {
         let end = Instant::now().checked_add(timeout);
         let waker = Waker::from(self.bell.clone());
@@ -192,8 +198,8 @@ impl Changes {
         }
     }
 
-    /// The next commit, for which the task waits. It is woken by the flush of the log that makes the commit durable. What is read from
-    /// the log, or its archive, is read by the task's thread.
+    /// The next commit, for which the task waits. The log flush that makes the commit durable wakes the task. The
+    /// task's thread reads the log, or its archive.
     ///
     /// ```
     /// # use vellum::{ChangesFrom, Database, Options};
@@ -213,8 +219,9 @@ impl Changes {
         NextCommit(self)
     }
 
-    /// Everything that was committed before this place of the log has been given: where another feed goes on, as
-    /// [`Commit::position`]. It is beyond that of the last commit if nothing was committed since.
+    /// The position of the feed: everything that was committed before this place in the log has been returned, and
+    /// another feed can continue here, as at a [`Commit::position`]. It lies beyond the position of the last commit if
+    /// nothing was committed since.
     pub fn position(&self) -> Lsn {
         self.follower.position()
     }
@@ -239,7 +246,7 @@ impl std::fmt::Debug for Changes {
     }
 }
 
-/// A future of the next commit: see [`Changes::next_async`]. If it is dropped nothing is lost.
+/// A future of the next commit: see [`Changes::next_async`]. Dropping it loses nothing.
 #[must_use = "nothing happens unless it is awaited"]
 pub struct NextCommit<'c>(&'c mut Changes);
 
@@ -259,7 +266,7 @@ struct Bell {
 }
 
 impl Bell {
-    /// Waits until it is rung; false if that has not happened by some time.
+    /// Waits until the bell is rung; false if that has not happened by `end`.
     fn wait_until(&self, end: Option<Instant>) -> bool {
         let mut is_rung = lock(&self.is_rung);
         while !*is_rung {
@@ -284,7 +291,7 @@ impl Wake for Bell {
     }
 }
 
-/// The error for a log that lacks what is to be read.
+/// The error for a log that lacks the part to be read.
 fn discarded(from: Lsn, error: TxnError) -> Error {
     let oldest = match error {
         TxnError::Log(LogError::Missing { oldest, .. }) => (oldest > from).then_some(oldest),

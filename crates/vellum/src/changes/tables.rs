@@ -1,4 +1,4 @@
-//! Which table a tree was at a place of the log. The catalog's own changes tell.
+//! Which table a tree belonged to at a place in the log, derived from the catalog's own changes.
 
 use super::commit::{Change, ChangedValue, ContentsSource, Event, LoadedRecords};
 use crate::catalog::{self, TableRecord};
@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use vellum_base::PageId;
 use vellum_txn::{LoggedValue, TreeChange, TreeChangeKind};
 
-/// The tables by their roots, as the feed has come to.
+/// The tables by their roots, at the position of the feed.
 pub(super) struct Tables {
     catalog: PageId,
     names: HashMap<PageId, Arc<str>>,
@@ -19,7 +19,8 @@ impl Tables {
         Self { catalog, names }
     }
 
-    /// Makes them what they were before these changes of the catalog: the first that is told of a table is what it was called.
+    /// Takes the tables back to what they were before these changes of the catalog: a table's original name is the one
+    /// in its first change.
     pub fn go_back(&mut self, changes: &[TreeChange]) {
         for change in changes.iter().rev() {
             let (new, old) = records_of(change);
@@ -35,14 +36,14 @@ impl Tables {
     /// The changes of a commit, with the names of tables.
     pub fn translate(&mut self, changes: Vec<TreeChange>, source: &ContentsSource) -> Vec<Change> {
         let mut told = Vec::with_capacity(changes.len());
-        // Tables whose names were taken away: they get others, or are dropped.
+        // Tables whose records were removed: they are being renamed, or dropped.
         let mut unnamed: HashMap<PageId, usize> = HashMap::new();
         for change in changes {
             if change.tree == self.catalog {
                 self.translate_table(&change, &mut told, &mut unnamed);
                 continue;
             }
-            // What is in no table is being made or freed.
+            // A tree that belongs to no table is being made or freed.
             let Some(table) = self.names.get(&change.tree).cloned() else { continue };
             let value = |stored| ChangedValue { stored, source: source.clone() };
             let key = change.key;
@@ -85,7 +86,7 @@ impl Tables {
     }
 }
 
-/// What a change of the catalog says of a table: what its record is, and what it was. Of heaps nothing is told.
+/// What a change of the catalog says about a table: its new record and its old one. Nothing is reported for heaps.
 fn records_of(change: &TreeChange) -> (Option<TableRecord>, Option<TableRecord>) {
     if name_of(&change.key).is_none() {
         return (None, None);
@@ -99,7 +100,7 @@ fn records_of(change: &TreeChange) -> (Option<TableRecord>, Option<TableRecord>)
     (new.filter(is_table), change.before.as_deref().and_then(TableRecord::decode).filter(is_table))
 }
 
-/// The name of a table, if a key of the catalog is one.
+/// The name of a table, if this key of the catalog is one.
 fn name_of(key: &[u8]) -> Option<Arc<str>> {
     (!key.starts_with(&catalog::DOOMED)).then(|| String::from_utf8_lossy(key).into())
 }

@@ -1,7 +1,7 @@
 //! Bytes and text.
 //!
-//! Where nothing follows they are stored as they are. Elsewhere a zero byte becomes 0, 1, and 0, 0 marks the end: a string that
-//! ends comes before all that go on.
+//! Where nothing follows, they are stored as they are. Elsewhere a zero byte becomes 0, 1, and 0, 0 marks the end: a
+//! string sorts before all strings that continue it.
 
 use super::{AsKey, AsPrefix, KeyBuffer, KeyType, Place};
 use std::borrow::Cow;
@@ -40,12 +40,12 @@ fn decode(bytes: &mut &[u8], place: Place) -> Option<Vec<u8>> {
     }
 }
 
-/// All bytes are bytes.
+/// Any bytes are valid.
 fn any(bytes: Vec<u8>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Types whose keys are given as anything that has bytes or characters.
+/// Types whose keys may be given as anything that has bytes or characters.
 macro_rules! strings {
     ($($string:ty, $owned:ty, $given:ty, $name:literal, $bytes:expr, $from:expr;)*) => {
         $(

@@ -30,7 +30,7 @@ impl<K: KeyType, Q: AsKey<K>> AsKey<Option<K>> for Option<Q> {
         KeyBuffer::of::<Option<K>>(self)
     }
 
-    /// Nothing comes before everything.
+    /// `None` comes before all other values.
     fn encode(&self, buffer: &mut KeyBuffer, place: Place) {
         buffer.push(u8::from(self.is_some()));
         self.iter().for_each(|key| key.encode(buffer, place));
@@ -52,7 +52,7 @@ impl<K: KeyType, Q: AsKey<K>> AsKey<Option<K>> for &Option<Q> {
     }
 }
 
-/// No element: a table of such values is a set.
+/// The empty tuple: a table with such values is a set.
 impl KeyType for () {
     type Owned = ();
 
@@ -75,7 +75,7 @@ impl AsKey<()> for () {
     fn encode(&self, _: &mut KeyBuffer, _: Place) {}
 }
 
-/// A tuple of so many elements, the last of them apart.
+/// A tuple of some length; the last element is given separately.
 macro_rules! tuple {
     ($($key:ident $given:ident $at:tt),*; $last_key:ident $last_given:ident $last_at:tt) => {
         impl<$($key: KeyType,)* $last_key: KeyType> KeyType for ($($key,)* $last_key,) {
@@ -131,7 +131,7 @@ tuple! { A P 0, B Q 1, C R 2, D S 3, E T 4; F U 5 }
 tuple! { A P 0, B Q 1, C R 2, D S 3, E T 4, F U 5; G V 6 }
 tuple! { A P 0, B Q 1, C R 2, D S 3, E T 4, F U 5, G V 6; H W 7 }
 
-/// The first elements of longer tuples: each of them may be followed by some of the others.
+/// The first elements of longer tuples: each of these prefixes may be followed by some of the other types.
 macro_rules! prefixes {
     ($($key:ident $given:ident $at:tt),*;) => {};
     ($($key:ident $given:ident $at:tt),*; $next:ident $($others:ident)*) => {

@@ -1,15 +1,15 @@
-//! Types of keys and values: how they become bytes, and what the bytes become.
+//! Types of keys and values: how they are encoded as bytes, and decoded.
 //!
-//! A table is an ordered map from bytes to bytes. A [`KeyType`] gives keys a meaning: its encoding has the order of the keys,
-//! so that ranges are what one expects. A [`ValueType`] does so for values, whose order does not matter; every type of keys
-//! is one of values, with the same encoding. What may be *given* as a key or a value of a type says [`AsKey`] and [`AsValue`]: a
-//! `&str` for a `String`, a tuple of those for a tuple.
+//! A table is an ordered map from bytes to bytes. A [`KeyType`] gives keys a meaning: its encoding preserves the order
+//! of the keys, so that ranges work as expected. A [`ValueType`] does the same for values, whose order does not matter;
+//! every key type is also a value type, with the same encoding. [`AsKey`] and [`AsValue`] say what may be *given* as a
+//! key or a value of a type: a `&str` for a `String`, a tuple of such for a tuple.
 //!
 //! # The encodings
-//! Described byte by byte in FILE_FORMAT.md. In short: numbers are big-endian, with the sign flipped; what has no fixed length
-//! is stored as it is where nothing follows it, and escaped and terminated elsewhere; tuples are their elements, one after the
-//! other; options are a byte, and the value if there is one. So an encoding in the middle is never the beginning of another
-//! one, and none of them needs to be read to be compared.
+//! FILE_FORMAT.md describes them byte by byte. In short: numbers are big-endian, with the sign flipped. What has no
+//! fixed length is stored as it is if nothing follows it, and escaped and terminated elsewhere. Tuples are their
+//! elements, one after the other; options are a byte, and the value if there is one. So an encoding in the middle of a
+//! key is never a prefix of another one, and keys can be compared without decoding.
 
 mod bytes;
 mod compound;
@@ -24,22 +24,23 @@ use crate::Result;
 use smallvec::SmallVec;
 use std::{borrow::Cow, fmt, marker::PhantomData, ops::Deref};
 
-/// Whether something follows in the same key.
+/// Whether more follows in the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Nothing follows: what is encoded goes on to the end of the key.
+    /// Nothing follows: the encoding extends to the end of the key.
     Last,
-    /// Something may follow: where the encoding ends must show from itself, and none may be the beginning of another.
+    /// More may follow: the encoding must show where it ends, and none may be a prefix of another.
     Inside,
 }
 
 /// A type of the keys of a table: see [`Table`](crate::Table).
 ///
-/// Implemented for all integers, floating-point numbers (in their total order: -NaN, -infinity, ..., -0, 0, ..., infinity, NaN),
-/// `bool`, `char`, `str` and `String`, `[u8]`, `Vec<u8>` and `[u8; N]`, and for options and tuples of them, in any depth. `str`
-/// and `String` are the same type for the database; so are `[u8]` and `Vec<u8>`, `usize` and `u64`, `isize` and `i64`.
+/// Implemented for all integers, floating-point numbers (in their total order: -NaN, -infinity, ..., -0, 0, ...,
+/// infinity, NaN), `bool`, `char`, `str` and `String`, `[u8]`, `Vec<u8>` and `[u8; N]`, and for options and tuples of
+/// them, nested to any depth. `str` and `String` are the same type for the database; so are `[u8]` and `Vec<u8>`,
+/// `usize` and `u64`, `isize` and `i64`.
 ///
-/// A type of one's own has the encoding of another one:
+/// Your own type can use the encoding of another one:
 ///
 /// ```
 /// use vellum::{AsKey, KeyBuffer, KeyType, Place, TableName};
@@ -80,17 +81,18 @@ pub enum Place {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait KeyType {
-    /// What is read.
+    /// The type of keys that are read.
     type Owned;
 
-    /// The name of the type in the catalog. A table that was made with other names is not opened, so it must never change as
-    /// long as the encoding is the same, and change if that does.
+    /// The name of the type in the catalog. A table that was created with different names cannot be opened with this
+    /// type. So the name must stay the same as long as the encoding does, and change when the encoding changes.
     fn type_name() -> String;
 
-    /// Takes a key off the beginning of `bytes`, as [`AsKey::encode`] has encoded it in the same place; none if it has not.
+    /// Takes a key off the beginning of `bytes`, which [`AsKey::encode`] has encoded in the same place; none if these
+    /// bytes are no such encoding.
     fn decode(bytes: &mut &[u8], place: Place) -> Option<Self::Owned>;
 
-    /// The key whose encoding `bytes` are, as a whole.
+    /// Decodes a key from exactly these `bytes`.
     fn from_bytes(bytes: Cow<'_, [u8]>) -> Option<Self::Owned> {
         let mut rest = &*bytes;
         let key = Self::decode(&mut rest, Place::Last)?;
@@ -98,11 +100,11 @@ pub trait KeyType {
     }
 }
 
-/// What can be given where a key of the type `K` is asked for.
+/// A value that can be given where a key of type `K` is expected.
 ///
-/// In both places the encodings have the order of the keys, and different keys have different ones.
+/// In both places the encodings preserve the order of the keys, and different keys have different encodings.
 pub trait AsKey<K: KeyType + ?Sized> {
-    /// The bytes of a whole key.
+    /// The encoded bytes of a whole key.
     type Encoded<'k>: AsRef<[u8]>
     where
         Self: 'k;
@@ -114,21 +116,22 @@ pub trait AsKey<K: KeyType + ?Sized> {
     fn encode(&self, buffer: &mut KeyBuffer, place: Place);
 }
 
-/// What can be given as the beginning of keys of the type `K`: some bytes or characters, or the first elements of a tuple.
+/// A value that can be given as a prefix of keys of type `K`: some bytes or characters, or the first elements of a
+/// tuple.
 pub trait AsPrefix<K: KeyType + ?Sized> {
-    /// Appends what the encodings of all such keys begin with, and no others do.
+    /// Appends the prefix that the encodings of all such keys have, and no others.
     fn encode_prefix(&self, buffer: &mut KeyBuffer);
 }
 
 /// A type of the values of a table. Every [`KeyType`] is one; the feature `serde` adds `Serde<T>`.
 pub trait ValueType {
-    /// What is read.
+    /// The type of values that are read.
     type Owned;
 
     /// The name of the type in the catalog, as for [`KeyType::type_name`].
     fn type_name() -> String;
 
-    /// The value whose encoding `bytes` are; none if they are no such encoding.
+    /// Decodes a value from `bytes`; none if they are no encoding of one.
     fn from_bytes(bytes: Cow<'_, [u8]>) -> Option<Self::Owned>;
 }
 
@@ -144,17 +147,17 @@ impl<K: KeyType + ?Sized> ValueType for K {
     }
 }
 
-/// What can be given where a value of the type `V` is asked for.
+/// A value that can be given where a value of type `V` is expected.
 pub trait AsValue<V: ValueType + ?Sized> {
-    /// The bytes of a value.
+    /// The encoded bytes of a value.
     type Encoded<'v>: AsRef<[u8]>
     where
         Self: 'v;
 
-    /// The bytes.
+    /// The encoded value.
     ///
     /// # Errors
-    /// If it cannot be encoded, which happens only to what a program encodes itself.
+    /// If it cannot be encoded, which happens only with encodings that the program itself supplies.
     fn encoded_value(&self) -> Result<Self::Encoded<'_>>;
 }
 
@@ -170,12 +173,12 @@ impl<V: KeyType + ?Sized, Q: AsKey<V> + ?Sized> AsValue<V> for Q {
     }
 }
 
-/// The bytes of a key that is being encoded. Those of a short one lie in the buffer itself, and nothing is allocated.
+/// The bytes of a key that is being encoded. Short keys lie in the buffer itself, without an allocation.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct KeyBuffer(SmallVec<[u8; 64]>);
 
 impl KeyBuffer {
-    /// A whole key.
+    /// Encodes a whole key.
     pub fn of<K: KeyType + ?Sized>(key: &(impl AsKey<K> + ?Sized)) -> Self {
         let mut buffer = Self::default();
         key.encode(&mut buffer, Place::Last);
@@ -251,7 +254,8 @@ impl<N: NamesTable + ?Sized> NamesTable for &N {
     }
 }
 
-/// The name of a table with the types of its keys and values: best a constant, so that they agree wherever it is opened.
+/// The name of a table with the types of its keys and values: best a constant, so that they agree wherever the table is
+/// opened.
 ///
 /// ```
 /// use vellum::TableName;
@@ -302,5 +306,5 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> fmt::Debug for TableName<'_, K,
     }
 }
 
-/// Two types of which nothing is held.
+/// Two types, of which no value is held.
 pub(crate) type Types<K, V> = PhantomData<fn(&K, &V)>;

@@ -1,8 +1,8 @@
-//! Numbers, truth values and characters: all of fixed length.
+//! Numbers, Booleans and characters: all of fixed length.
 
 use super::{AsKey, KeyBuffer, KeyType, Place};
 
-/// Types of fixed length, each with its name, its bytes and how it becomes them and comes from them.
+/// Types of fixed length, each with its name, its size in bytes, and the conversions to and from bytes.
 macro_rules! scalars {
     ($($scalar:ty, $name:expr, [$bytes:expr], $to:expr, $from:expr;)*) => {
         $(
@@ -69,7 +69,7 @@ macro_rules! signed {
     };
 }
 
-/// A negative number has all its bits flipped, another one only the sign.
+/// A negative number has all its bits flipped, any other only the sign.
 macro_rules! floats {
     ($($number:ty, $bits:ty;)*) => {
         scalars! {

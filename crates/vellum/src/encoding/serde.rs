@@ -8,11 +8,11 @@ use serde::{
 };
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
-/// The type of values that are `T`s, which `serde` serialises. Given and read as `T` itself. With the feature `serde`.
+/// The type of values that are `T`s, serialised by `serde`. Given and read as `T` itself. Requires the feature `serde`.
 ///
-/// The format is that of `postcard`: compact, stable, and without names of fields. So fields may be neither added nor removed
-/// nor moved as long as values of the old form are in the table; variants of an enum may be added at its end. The catalog
-/// stores the name of the type as `serde` knows it (`#[serde(rename = "...")]`), without its module.
+/// The format is that of `postcard`: compact, stable, and without field names. So fields may not be added, removed or
+/// reordered while values of the old form are in the table; variants may be appended to an enum. The catalog stores the
+/// name of the type as `serde` knows it (`#[serde(rename = "...")]`), without its module.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ impl<T: Serialize + DeserializeOwned> AsValue<Serde<T>> for &T {
     }
 }
 
-/// Deserialises nothing; its error is the name of the type that was to be deserialised, if it has one.
+/// Deserialises nothing; its error holds the name of the type that was to be deserialised, if it has one.
 struct AsksName;
 
 #[derive(Debug)]

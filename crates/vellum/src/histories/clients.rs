@@ -18,11 +18,11 @@ use vellum_vm::SimulatedDisk;
 /// What clients do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actions {
-    /// Keys hold lists to whose ends they append, after they have read them.
+    /// Keys hold lists to which clients append, after reading them.
     Lists,
-    /// Keys hold numbers, which they replace without a look.
+    /// Keys hold numbers, which clients replace blindly.
     Registers,
-    /// Keys also go, and operations tell whether they were there.
+    /// Keys are also removed, and operations tell whether they were there.
     All,
 }
 
@@ -56,7 +56,7 @@ impl Place {
             .background_checkpoints(false)
             .version_memory_bytes([64 << 20, 0, 3000][seed as usize % 3])
             .durability(Durability::Deferred)
-            // What is seen does not depend on it.
+            // The results do not depend on it.
             .log(!seed.is_multiple_of(2))
             .isolation(level);
         let disk = SimulatedDisk::new(seed);
@@ -180,7 +180,7 @@ struct Client<'p> {
     transaction: Option<Transaction>,
     number: usize,
     began: u64,
-    /// How many steps it has before it.
+    /// How many steps are still to be done.
     left: usize,
     gives_up: bool,
     steps: Vec<Step>,
@@ -280,11 +280,11 @@ impl<'p> Client<'p> {
         let Some(Step::Read { seen, .. }) = self.steps.last() else { unreachable!() };
         let mut value = seen.clone().unwrap_or_default();
         if random.random_ratio(1, 2) {
-            // That it has read what was there is not told.
+            // The implied read of the old value is not recorded.
             self.steps.pop();
         }
         value.push(element);
-        // What is refused counts: no client may ever see it.
+        // Refused operations are recorded: no client may ever see their effects.
         self.steps.push(Step::Append { key, element });
         self.transaction().put(&self.place.table, [key], encode(&value)).map(drop)
     }
@@ -302,7 +302,7 @@ impl<'p> Client<'p> {
         Ok(())
     }
 
-    /// Walks over some of a range, and perhaps back a little. It sees all keys there, also those that are absent.
+    /// Walks over part of a range, and perhaps back a little. It sees all keys there, including absent ones.
     fn scan(&mut self, random: &mut StdRng) -> Result<()> {
         let keys = self.place.size.keys;
         let (low, high) = (random.random_range(0..keys), random.random_range(0..keys));
@@ -352,7 +352,7 @@ fn next(cursor: &mut Cursor<'_>, is_forward: bool) -> Result<Option<(u8, Value)>
     Ok(Some((entry.key()[0], decode(&value))))
 }
 
-/// A value with its length first, and with as much behind it as makes it a small or a large one.
+/// A value with its length first, padded to a small or a large value.
 fn encode(value: &[u32]) -> Vec<u8> {
     let mut bytes = (value.len() as u32).to_le_bytes().to_vec();
     value.iter().for_each(|element| bytes.extend(element.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! What transactions did and saw, as tests record it, and what the crate `adya` says to it.
+//! Histories: what transactions did and saw, as tests record it, and the verdict of the crate `adya`.
 
 use adya::history::{Interner, Mop, Op, OpType, ReadValue, Scalar};
 use adya::{Opts, Report, Workload};
@@ -43,10 +43,10 @@ impl History {
         self.transactions.iter().filter(|done| done.is_committed)
     }
 
-    /// The anomalies that adya finds of those that a model of consistency excludes.
+    /// The anomalies that adya finds, among those that a consistency model excludes.
     ///
-    /// The order of a register's values is not in a history of registers. It is that of the commits if `is_ordered`: the
-    /// transactions ended one after the other.
+    /// A history of registers does not contain the order of a register's values. If `is_ordered`, it is the order of
+    /// the commits: the transactions ended one after the other.
     pub fn anomalies(&self, workload: Workload, model: &str, is_ordered: bool) -> Vec<String> {
         let report = self.check(workload, model, is_ordered);
         assert!(!report.anomaly_types.iter().any(|kind| kind == "cycle-search-timeout"));
@@ -73,7 +73,7 @@ impl History {
         adya::check(&history, workload, &options)
     }
 
-    /// The history as adya takes it, and the order of commits. What it has no word for is left out.
+    /// The history in adya's format, and the order of commits. Whatever adya cannot express is left out.
     fn adya(&self, workload: Workload) -> (adya::History, HashMap<u64, i64>) {
         let mut interner = Interner::default();
         let mut events: Vec<(u64, OpType, &Done)> = Vec::new();

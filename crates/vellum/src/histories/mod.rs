@@ -1,9 +1,9 @@
-//! How transactions are kept apart, proven by histories: what clients did and saw at the same time must have an explanation.
+//! Tests of isolation by histories: what clients did and saw at the same time must have an explanation.
 //!
-//! Histories of lists, to which transactions append, and of registers are checked for Adya's anomalies by the crate `adya`.
-//! Scans are reads of all keys that they went over, absent ones too, so phantoms show as well. Small histories, in which keys
-//! also come and go, are explained by a search; and the two checkers must agree. Each anomaly is found in a history that is
-//! known to have it, and bugs are found that are planted in the database.
+//! Histories of lists, to which transactions append, and of registers are checked for Adya's anomalies by the crate
+//! `adya`. A scan is recorded as reads of all keys it passed over, absent ones too, so phantoms show as well. Small
+//! histories, in which keys also come and go, are explained by a search, and the two checkers must agree. The tests
+//! show that each anomaly is found in a history known to have it, and that bugs planted in the database are found.
 
 mod clients;
 mod history;
@@ -17,13 +17,13 @@ use history::History;
 
 /// Many transactions on some keys.
 const LARGE: Size = Size { keys: 6, clients: 5, transactions: 150, steps_max: 4 };
-/// As many as a search can put in order.
+/// As many transactions as a search can put in order.
 const SMALL: Size = Size { keys: 4, clients: 3, transactions: 6, steps_max: 4 };
 
 const SNAPSHOT: &str = "strong-snapshot-isolation";
 const SERIALIZABLE: &str = "strict-serializable";
 
-/// The seeds of a test: `VELLUM_SEEDS` many, or the one of `VELLUM_SEED`.
+/// The seeds of a test: as many as `VELLUM_SEEDS` says, or the one in `VELLUM_SEED`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match number("VELLUM_SEED") {
@@ -54,7 +54,7 @@ fn anomalies_that_are_known_are_found() {
                 assert!(found.iter().any(|kind| kind == known.anomaly), "{}: {found:?}", known.name);
             }
         }
-        // What aborted is nothing for a search, but no transaction wrote what was read.
+        // A search ignores aborted transactions, but no transaction wrote the value that was read.
         assert_eq!(search::is_snapshot_isolation(&known.history), known.is_snapshot, "{}", known.name);
         assert_eq!(search::is_serializable(&known.history, true), known.is_serial, "{}", known.name);
     }
@@ -135,7 +135,7 @@ fn planted_bugs_are_found() {
             let place = |actions, size| {
                 Place::new(*seed, IsolationLevel::Serializable, (actions, size)).plant(Some(bug))
             };
-            // What adya has no word for only the search finds.
+            // Only the search finds what adya cannot express.
             let is_found = bug != Plant::UnchangedForgotten && {
                 let lists = place(Actions::Lists, LARGE).in_turns(*seed);
                 !lists.anomalies(Workload::ListAppend, SERIALIZABLE, true).is_empty()

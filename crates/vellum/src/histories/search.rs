@@ -1,14 +1,14 @@
-//! Whether a small history can be explained, by trying: in which order its transactions may have happened.
+//! Tests by brute force whether a small history can be explained: in which order its transactions may have happened.
 //!
-//! No graph of dependencies is made, so this shares no fault with a checker that makes one, and it knows keys that come and
-//! go.
+//! No dependency graph is built, so this shares no fault with a checker that builds one, and it handles keys that come
+//! and go.
 
 use super::history::{Done, History, Step, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 type World = BTreeMap<u8, Value>;
 
-/// Whether some order in which the transactions happen alone, one after the other, explains all that they saw.
+/// Whether some serial order of the transactions explains everything they saw.
 pub fn is_serializable(history: &History, in_real_time: bool) -> bool {
     let rest: Vec<&Done> = history.committed().collect();
     follows(&World::new(), rest, in_real_time)
@@ -25,8 +25,8 @@ fn follows(world: &World, rest: Vec<&Done>, in_real_time: bool) -> bool {
         })
 }
 
-/// Whether moments of beginning and of committing explain what they saw, by snapshots of which no two change a record while
-/// both are open.
+/// Whether some moments of beginning and committing explain what the transactions saw, by snapshots of which no two
+/// change a record while both are open.
 pub fn is_snapshot_isolation(history: &History) -> bool {
     let rest: Vec<&Done> = history.committed().collect();
     unfolds(&World::new(), rest, Vec::new())
@@ -36,7 +36,7 @@ pub fn is_snapshot_isolation(history: &History) -> bool {
 #[derive(Clone)]
 struct Begun<'h> {
     done: &'h Done,
-    /// What it changes.
+    /// The keys that it changes.
     changes: BTreeMap<u8, Option<Value>>,
 }
 
@@ -44,7 +44,7 @@ fn unfolds(world: &World, rest: Vec<&Done>, begun: Vec<Begun<'_>>) -> bool {
     if rest.is_empty() && begun.is_empty() {
         return true;
     }
-    // One that is first to commit conflicts with all others that are open and change the same.
+    // The first to commit conflicts with all other open transactions that change the same keys.
     let commits = (0..begun.len()).any(|index| {
         let mut begun = begun.clone();
         let next = begun.remove(index);
@@ -74,7 +74,7 @@ fn unfolds(world: &World, rest: Vec<&Done>, begun: Vec<Begun<'_>>) -> bool {
         })
 }
 
-/// What a transaction that happens alone makes of a world, and which keys it changes, if it sees there what it saw.
+/// The world after a transaction that runs alone, and which keys it changes, if it sees there what it saw.
 fn run(world: &World, done: &Done) -> Option<(World, BTreeSet<u8>)> {
     let (mut world, mut changed) = (world.clone(), BTreeSet::new());
     for step in &done.steps {
@@ -90,7 +90,7 @@ fn run(world: &World, done: &Done) -> Option<(World, BTreeSet<u8>)> {
                 changed.insert(*key);
                 world.entry(*key).or_default().push(*element);
             }
-            // A key that is not there is not changed by its removal.
+            // Removing an absent key changes nothing.
             Step::Remove { key } => {
                 if world.remove(key).is_some() {
                     changed.insert(*key);

@@ -22,7 +22,7 @@ struct Lines<'l> {
     progress: Progress,
 }
 
-/// Loads all tables, none of which may be there, and gives how many entries there were, and the bytes of keys and values.
+/// Loads all tables, none of which may exist. Returns the number of entries, and the bytes of keys and values.
 pub fn load(
     (database, options): (&Database, &BulkOptions),
     source: &mut dyn BufRead,
@@ -30,14 +30,14 @@ pub fn load(
 ) -> Result<(u64, u64)> {
     let progress = Progress::bytes(quiet, "loading", None);
     let mut lines = Lines { source, line: Vec::new(), number: 0, bytes: 0, shown: 0, progress };
-    // No transaction can use plain tables: they are filled at once, and dropped if anything fails.
+    // Transactions cannot use plain tables: these are filled directly, and dropped if anything fails.
     let mut plain = Vec::new();
     let transaction = database.begin()?;
     let loaded = load_tables((database, &transaction, options), &mut lines, &mut plain)
         .and_then(|loaded| Ok(transaction.commit().map(|()| loaded)?));
     let entries = loaded.map_err(|failure| {
         for name in plain {
-            // What went wrong before says more.
+            // The first error is more useful.
             let _ = database.drop_table(&name);
         }
         failure.and("Nothing was stored")
@@ -83,11 +83,11 @@ fn load_tables(
     Ok(end.entries)
 }
 
-/// What comes after the entries of a table.
+/// What follows the entries of a table.
 enum Begun {
     Table(TableLine),
     End(EndLine),
-    /// The lines have ended, without an end.
+    /// The lines have ended without an end line.
     Nothing,
 }
 
@@ -103,7 +103,7 @@ impl Lines<'_> {
         read_line(self.source, &mut self.line, self.number)
     }
 
-    /// The line with which a table begins, or the end.
+    /// Reads the line that begins a table, or the end line.
     fn begin_table(&mut self) -> Result<Begun> {
         if !self.next()? {
             return Ok(Begun::Nothing);
@@ -115,7 +115,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Loads the entries of a table, and returns what comes after them.
+    /// Loads the entries of a table, and returns what follows them.
     fn load_entries(&mut self, mut loader: BulkLoader<'_>, there: &mut EndLine) -> Result<Begun> {
         loop {
             if !self.next()? {

@@ -43,9 +43,9 @@ Examples:
   vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between
   vellum dump old.vellum | vellum load new.vellum - --dump    a copy of all tables, without their holes";
 
-/// The longest line, in bytes: the longest value, each byte of it escaped, and as much again for the key.
+/// The maximum length of a line, in bytes: the longest value with each byte escaped, and as much again for the key.
 const LINE_BYTES_MAX: u64 = 8 * MAX_VALUE_BYTES;
-/// How often signals and the bar are looked after, in lines.
+/// How often signals are checked and the bar is updated, in lines.
 const LINES_AT_ONCE: u64 = 4096;
 
 /// The arguments.
@@ -77,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Summary {
     kind: &'static str,
@@ -132,7 +132,8 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     out.finish()
 }
 
-/// Loads all lines into the table, which is created if it is not there, and does not stay then if that fails.
+/// Loads all lines into the table, which is created if it does not exist, and in that case dropped again if loading
+/// fails.
 fn load_table(
     arguments: &Arguments,
     general: &General,
@@ -149,13 +150,13 @@ fn load_table(
     let loaded = load(arguments, general, &table, lines);
     drop(table);
     if loaded.is_err() && created {
-        // What went wrong before says more than an empty table that stays.
+        // The first error is more useful than one about a remaining empty table.
         let _ = database.drop_table(name);
     }
     loaded
 }
 
-/// Loads all lines; gives how many there were, and the bytes of their keys and values.
+/// Loads all lines. Returns their number, and the bytes of their keys and values.
 fn load(
     arguments: &Arguments,
     general: &General,
@@ -195,7 +196,7 @@ fn check_signals() -> Result {
     })
 }
 
-/// Reads a line without its end; false if there is none.
+/// Reads a line without its line break; returns false if there is none.
 fn read_line(lines: &mut dyn BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
     line.clear();
     let read = lines.take(LINE_BYTES_MAX).read_until(b'\n', line);
@@ -231,7 +232,7 @@ fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), form: Form) 
     }
 }
 
-/// What to do about keys that are not in order, so that it works: a sort of lines knows nothing of escapes.
+/// Advice about keys that are not in order: sorting lines does not take escapes into account.
 fn advice(error: &Error, form: Form) -> &'static str {
     let is_escaped = |key: &[u8]| form == Form::Escaped && Form::Escaped.encode(key).contains(&b'\\');
     match error {

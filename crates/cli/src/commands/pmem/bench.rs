@@ -1,4 +1,4 @@
-//! `vellum pmem bench`: what a store does here, with records of 16 and 200 bytes.
+//! `vellum pmem bench`: measures a store on this machine, with records of 16 and 200 bytes.
 
 use super::store::PersistenceArguments;
 use crate::{
@@ -20,7 +20,7 @@ use vellum_pmem::{Client, Fixed, Options, Store};
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 200;
-/// How many operations go between two looks at the clock, and how many keys are got in one batch.
+/// How many operations are done between two checks of the time, and how many keys are read in one batch.
 const AT_ONCE: usize = 64;
 
 type Records = Fixed<KEY_BYTES, VALUE_BYTES>;
@@ -56,7 +56,7 @@ struct Step {
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     signals::watch();
     let outcome = measure(arguments, general);
-    // The lock on the file is gone with the store.
+    // The lock on the file was released with the store.
     match std::fs::remove_file(&arguments.store) {
         Err(error) if outcome.is_ok() => Err(Failure::file("remove", &arguments.store, &error)),
         _ => outcome,
@@ -185,7 +185,7 @@ fn update(client: &mut Client<Records>, number: u64) -> Result {
     Ok(())
 }
 
-/// Does something with each number below `count`, divided among threads.
+/// Runs an operation on each number below `count`, divided among threads.
 fn run_all(
     store: &Store<Records>,
     threads: u64,
@@ -203,14 +203,14 @@ fn run_all(
     })
 }
 
-/// Does something with numbers one by one.
+/// Runs an operation on numbers one by one.
 fn each(
     operation: impl Fn(&mut Client<Records>, u64) -> Result + Sync,
 ) -> impl Fn(&mut Client<Records>, &[u64; AT_ONCE]) -> Result + Sync {
     move |client, numbers| numbers.iter().try_for_each(|number| operation(client, *number))
 }
 
-/// Does something with random numbers below `count` for a time.
+/// Runs an operation on random numbers below `count` for a time.
 fn run_random(
     store: &Store<Records>,
     threads: u64,

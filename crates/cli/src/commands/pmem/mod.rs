@@ -166,7 +166,7 @@ fn parse_sizes(text: &str) -> Result<(u32, u32), String> {
     sizes.ok_or_else(|| "two numbers of bytes with a slash between them, such as 16/200".to_owned())
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     match &arguments.command {
         Command::Create(command) => create(command, general),

@@ -1,7 +1,7 @@
 //! One interface to stores of persistent memory of any layout, and opening them.
 //!
-//! The sizes of records are known when the program is compiled. Stores with records of one size can be worked with here
-//! if their sizes are among those of [`SIZES`]; stores with records of any size always can.
+//! The sizes of records are fixed when the program is compiled. Stores with records of one size can be used here if
+//! their sizes are among those of [`SIZES`]; stores with records of any size always can.
 
 use crate::{
     arguments::General,
@@ -43,7 +43,7 @@ pub struct PersistenceArguments {
 }
 
 impl PersistenceArguments {
-    /// The options that they amount to.
+    /// The resulting options.
     pub fn options(self) -> Options {
         Options {
             persistence: self.persistence,
@@ -53,7 +53,7 @@ impl PersistenceArguments {
     }
 }
 
-/// What an entry is shown to.
+/// A callback for entries.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
 /// A store, whatever its layout.
@@ -62,19 +62,19 @@ pub trait AnyStore {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<Put>;
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
-    /// Removes a key; whether it was there.
+    /// Removes a key; returns whether it was there.
     fn delete(&self, key: &[u8]) -> Result<bool>;
-    /// Shows all entries.
+    /// Calls `visit` with all entries.
     fn for_each(&self, visit: Visit<'_>) -> Result;
-    /// Figures.
+    /// The statistics.
     fn statistics(&self) -> Statistics;
-    /// What opening it found.
+    /// What recovery found when the store was opened.
     fn recovery(&self) -> &Recovery;
     /// How changes become durable, in words.
     fn persistence(&self) -> String;
 }
 
-/// Layouts whose keys and values are made of any bytes.
+/// Layouts whose keys and values may consist of any bytes.
 pub trait FromBytes: Layout {
     /// A key, if the length is right.
     fn key(bytes: &[u8]) -> Result<&Self::Key>;
@@ -139,11 +139,11 @@ impl<L: FromBytes> AnyStore for Store<L> {
     }
 }
 
-/// Does something with the layout of a shape.
+/// An operation that is generic over the layout of a shape.
 pub trait WithLayout {
-    /// What comes of it.
+    /// The result.
     type Output;
-    /// Does it.
+    /// Runs the operation.
     fn run<L: FromBytes>(self) -> Result<Self::Output>;
 }
 
@@ -196,7 +196,7 @@ pub fn open(
     if !options.read_only {
         signals::watch();
     }
-    // What a command does is over before there is much to reclaim.
+    // A command ends before there is much to reclaim.
     options.reclaim.background = false;
     let shape = vellum_pmem::describe(&arguments.store)?.shape;
     with_layout(shape, Open { path: &arguments.store, options, quiet: general.quiet })

@@ -1,4 +1,4 @@
-//! Comparing every value with the file that it came from, byte for byte.
+//! Compares every value with the file that it came from, byte for byte.
 
 use super::{ATTRIBUTES_TABLE, Tour};
 use crate::{
@@ -22,9 +22,9 @@ use std::{
 };
 use vellum::{Database, Table, pool::ChecksumStream};
 
-/// How many keys are remembered to be read at random.
+/// How many keys are kept for random reads.
 pub const SAMPLES: usize = 10_000;
-/// How many names are remembered of each list.
+/// How many names are kept of each list.
 const NAMES: usize = 20;
 
 /// Things that are counted, and the first few of them.
@@ -37,7 +37,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// One more.
+    /// Adds one.
     pub fn add(&mut self, name: String) {
         self.count += 1;
         if self.first.len() < NAMES {
@@ -46,7 +46,7 @@ impl Named {
     }
 }
 
-/// A key that was chosen by chance.
+/// A randomly chosen key.
 pub struct Sample {
     /// The key.
     pub key: Vec<u8>,
@@ -54,28 +54,28 @@ pub struct Sample {
     pub length: u64,
     /// The checksum of its value.
     pub checksum: u64,
-    /// Whether the value begins as text does.
+    /// Whether the value looks like text at its beginning.
     pub is_text: bool,
 }
 
-/// What was found.
+/// The result of the comparison.
 #[derive(Default)]
 pub struct Comparison {
     /// Values that were compared.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Files that are what was imported.
+    /// Files that are equal to what was imported.
     pub same: u64,
     /// Files that were changed or removed since they were imported.
     pub changed: Named,
     /// Files that cannot be read any more.
     pub unreadable: Named,
-    /// Files that are not what was imported, although they were not changed.
+    /// Files that differ from what was imported, although they were not changed.
     pub different: Named,
     /// Files that were imported and are not in the database.
     pub missing: u64,
-    /// Keys that were chosen by chance.
+    /// Randomly chosen keys.
     pub samples: Vec<Sample>,
 }
 
@@ -87,7 +87,7 @@ enum Verdict {
     Different,
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Comparer<'c> {
     tour: &'c Tour<'c>,
     table: &'c Table,
@@ -100,7 +100,7 @@ struct Comparer<'c> {
     seen: AtomicU64,
 }
 
-/// Locks, whatever happened to other threads.
+/// Locks a mutex, even if another thread has panicked.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -180,7 +180,7 @@ impl Comparer<'_> {
         }
     }
 
-    /// Remembers some of all keys, each with the same chance (reservoir sampling, Vitter's algorithm R).
+    /// Keeps a random sample of all keys, each with the same probability (reservoir sampling, Vitter's algorithm R).
     fn sample(&self, sample: Sample) {
         let seen = self.seen.fetch_add(1, Ordering::Relaxed);
         let at = lock(&self.random).random_range(0..=seen);
@@ -214,7 +214,7 @@ impl Comparer<'_> {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Ok(Verdict::Unreadable(error)),
             _ => {
                 let then = self.attributes.get(key)?.as_deref().and_then(Attributes::decode);
-                // Looked at again: it may have been changed while it was being compared.
+                // Checked again: the file may have been changed while it was being compared.
                 let now = file.metadata().map_or(now, |metadata| Attributes::of(&metadata));
                 Ok(if then == Some(now) { Verdict::Different } else { Verdict::Changed })
             }
@@ -236,7 +236,7 @@ impl Comparer<'_> {
     }
 }
 
-/// What is learnt of a value on the way.
+/// Facts about a value that are collected on the way.
 #[derive(Default)]
 struct Facts {
     checksum: ChecksumStream,
@@ -329,7 +329,7 @@ mod tests {
             source: Source { root, files: 0, bytes: 0, oversized: 0, storage_bytes: 0 },
             place,
             options: Options::default(),
-            // So that large values are compared in parts.
+            // Small, so that large values are compared in parts.
             pool_bytes: 1 << 19,
             threads: 2,
             general: &General { json: false, quiet: true },

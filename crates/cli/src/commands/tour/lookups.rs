@@ -16,16 +16,16 @@ use vellum::{Prefix, Table, pool::checksum};
 
 /// How many values are read.
 const READS: u64 = 10_000;
-/// Longer values are read in part.
+/// Values longer than this are read in part, in bytes.
 const WHOLE_BYTES: u64 = 1 << 20;
 
-/// What reading at random took.
+/// The result of random reads.
 pub struct Lookups {
     /// How many values were read.
     pub count: u64,
     /// How many bytes.
     pub bytes: u64,
-    /// How long it took, without checking what was read.
+    /// How long it took, without checking the values.
     pub time: Duration,
     /// Half of the reads took less, in nanoseconds.
     pub p50_ns: u64,
@@ -82,19 +82,19 @@ fn read_part(table: &Table, key: &[u8], offset: u64, buffer: &mut Vec<u8>) -> Re
     Ok(true)
 }
 
-/// What scanning a prefix took.
+/// The result of scanning a prefix.
 pub struct Scan {
     /// The prefix.
     pub prefix: Vec<u8>,
     /// How many keys begin with it.
     pub entries: u64,
-    /// The bytes of these keys, and of those values that lie beside them.
+    /// The bytes of these keys, and of those values that are stored beside them.
     pub bytes: u64,
     /// How long it took.
     pub time: Duration,
 }
 
-/// The first directory that most of the samples share; the first byte of most, if none is in a directory.
+/// The top directory that most of the samples share; if none is in a directory, the first byte that most share.
 pub fn common_prefix(samples: &[Sample]) -> Vec<u8> {
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
     for sample in samples {
@@ -108,7 +108,7 @@ pub fn common_prefix(samples: &[Sample]) -> Vec<u8> {
             *counts.entry(first).or_default() += 1;
         }
     }
-    // Of several that are as common, the first.
+    // Of several equally common ones, the first.
     let most = counts.into_iter().max_by(|one, other| one.1.cmp(&other.1).then(other.0.cmp(one.0)));
     most.map(|(prefix, _)| prefix.to_vec()).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! `vellum tour`: a directory tree into a database and out again, with figures.
+//! `vellum tour`: imports a directory tree into a database and reads it back, with figures.
 //!
-//! The database is made beside its place, and takes it when it is complete: until then an earlier one
-//! stays as it is, and a tour that ends early leaves nothing. Its table `main` has the contents of
-//! the files, and `attributes` the length and time of change that each had, which tell a file that was
-//! changed meanwhile from one that was not stored right.
+//! The database is built beside its final place, and moved there when it is complete: until then an earlier one stays
+//! as it is, and a tour that ends early leaves nothing. Its table `main` has the contents of the files, and
+//! `attributes` the length and time of change of each file, which distinguish a file that was changed meanwhile from
+//! one that was not stored correctly.
 
 mod compare;
 mod lookups;
@@ -80,7 +80,7 @@ pub struct Arguments {
     engine: EngineArguments,
 }
 
-/// What all steps need.
+/// The state that all steps need.
 struct Tour<'t> {
     source: Source,
     place: Place,
@@ -90,7 +90,7 @@ struct Tour<'t> {
     general: &'t General,
 }
 
-/// What the import did.
+/// The result of the import.
 struct Imported {
     tally: Tally,
     unreadable: Named,
@@ -143,7 +143,7 @@ impl Tour<'_> {
         }
     }
 
-    /// Removes what is incomplete.
+    /// Removes the incomplete database.
     fn abandon(&self, failure: Failure) -> Failure {
         match self.place.remove_partial() {
             Ok(true) => failure.and("The incomplete database was removed"),
@@ -153,7 +153,7 @@ impl Tour<'_> {
     }
 
     fn import(&self) -> Result<Imported> {
-        // Without a log: an incomplete database is removed, so nothing of it needs to survive.
+        // Without a log: an incomplete database is removed, so it need not survive a crash.
         let mut database = store::create(&self.place.partial, &self.options.clone().log(false))?;
         let start = Instant::now();
         let (unreadable, skipped) = (Mutex::new(Named::default()), Mutex::new(Named::default()));
@@ -193,7 +193,7 @@ impl Tour<'_> {
         Ok(Imported { tally, unreadable, skipped, phases: [import, close] })
     }
 
-    /// Opens the database and looks at all of it.
+    /// Opens the database and reads all of it.
     fn look(&self, imported: &Imported) -> Result<Summary> {
         let start = Instant::now();
         let database = store::open(&self.place.path, &self.options.clone().read_only(true))?;
@@ -221,7 +221,7 @@ impl Tour<'_> {
         Summary::new(self, imported, comparison, &lookups, scan, phases, &database)
     }
 
-    /// Ends the tour if a signal came.
+    /// Ends the tour if a signal has arrived.
     fn check_interrupted(&self) -> Result {
         if signals::interrupted() { Err(Failure::new(Code::Interrupted, "interrupted")) } else { Ok(()) }
     }

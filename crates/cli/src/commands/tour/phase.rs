@@ -18,7 +18,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// A step, and how the statistics were before and after it.
+    /// A step, with the statistics before and after it.
     pub fn new(
         phase: &'static str,
         entries: u64,

@@ -1,4 +1,4 @@
-//! Where the tour's database goes, without destroying anything that a user may want to keep.
+//! Where the tour puts its database, without destroying anything that a user may want to keep.
 
 use super::ATTRIBUTES_TABLE;
 use crate::{
@@ -17,7 +17,7 @@ use vellum::{
 };
 use vellum_base::shown;
 
-/// Where the database goes.
+/// Where the database is put.
 pub struct Place {
     /// Its path when it is complete.
     pub path: PathBuf,
@@ -28,7 +28,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes sure that a database may be made here, and removes what a killed tour has left.
+    /// Makes sure that a database may be created here, and removes what a killed tour has left.
     pub fn prepare(path: &Path, force: bool) -> Result<Self> {
         let directory = store::directory(path);
         if !directory.is_dir() {
@@ -57,7 +57,7 @@ impl Place {
         store::directory(&self.path)
     }
 
-    /// The files that are there, which are not to be imported.
+    /// The existing files, which must not be imported.
     pub fn files(&self) -> Result<Vec<Metadata>> {
         let files = [store::existing_file(&self.path)?, store::existing_file(&self.partial)?];
         let log = std::fs::metadata(vellum::Database::log_path(&self.path)).ok();
@@ -71,7 +71,7 @@ impl Place {
         durable.map_err(|error| Failure::file("give the database its name,", &self.path, &error))
     }
 
-    /// Removes the incomplete database, if there is one; says whether there was.
+    /// Removes the incomplete database, if there is one; returns whether there was.
     pub fn remove_partial(&self) -> Result<bool> {
         match std::fs::remove_file(&self.partial) {
             Ok(()) => Ok(true),
@@ -104,7 +104,7 @@ fn check_replaceable(path: &Path) -> Result {
     )))
 }
 
-/// Fails unless the file of an incomplete tour is one, and no process is writing to it.
+/// Fails unless the file is that of an incomplete tour, and no process is writing to it.
 fn check_abandoned(partial: &Path) -> Result {
     match Database::open(partial, &Options::default().pool_bytes(POOL_BYTES_MIN)) {
         Err(error) if error.kind() == ErrorKind::Busy => {

@@ -1,4 +1,4 @@
-//! Which directory the tour imports, and how much is in it.
+//! The directory that the tour imports, and how much is in it.
 
 use super::place::Place;
 use crate::{
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use vellum::{MAX_VALUE_BYTES, pool::PAGE_SIZE};
 use vellum_base::shown;
 
-/// A directory with less is tried only if there is none with more.
+/// A directory with less data is used only if there is none with more.
 const ENOUGH_BYTES: u64 = 64 << 20;
-/// Values up to this length lie in the tree, see [`vellum::Table`].
+/// Values up to this length, in bytes, are stored in the tree, see [`vellum::Table`].
 const INLINE_BYTES: u64 = 1 << 10;
 
 /// What is imported.
@@ -26,12 +26,12 @@ pub struct Source {
     pub bytes: u64,
     /// Regular files that are longer than a value can be, and not counted above.
     pub oversized: u64,
-    /// What they will take in a database, about.
+    /// Approximately how much they will take in a database.
     pub storage_bytes: u64,
 }
 
 impl Source {
-    /// The directory that was asked for, or one with much in it.
+    /// The requested directory, or one with much data.
     pub fn choose(wish: Option<&Path>, place: &Place, quiet: bool) -> Result<Self> {
         if let Some(root) = wish {
             Tree::check_root(root)?;
@@ -90,7 +90,7 @@ impl Source {
     fn add(&mut self, key_length: u64, length: u64) {
         self.files += 1;
         self.bytes += length;
-        // Leaves are about two thirds full; attributes and slots come on top of keys and small values.
+        // Leaves are about two thirds full; attributes and slots add to keys and small values.
         let in_tree = 64 + 2 * key_length + if length <= INLINE_BYTES { length } else { 0 };
         let outside =
             if length <= INLINE_BYTES { 0 } else { (length + 64).next_multiple_of(PAGE_SIZE as u64) };
@@ -98,7 +98,7 @@ impl Source {
     }
 }
 
-/// Directories that have much in them on one machine or another.
+/// Directories that contain much data on some machines.
 fn candidates() -> Vec<PathBuf> {
     let mut candidates: Vec<PathBuf> =
         ["/usr/share", "/usr/lib", "/usr/local", "/opt"].map(PathBuf::from).into();
@@ -111,10 +111,10 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 impl Place {
-    /// Makes sure that there is room for so many bytes.
+    /// Makes sure that there is room for `bytes` bytes.
     pub fn check_room(&self, bytes: u64) -> Result {
         let directory = self.directory();
-        // Where the system does not tell, trying it tells.
+        // If the system cannot say, the attempt will show.
         let Ok(about) = rustix::fs::statvfs(directory) else { return Ok(()) };
         let free = about.f_bavail.saturating_mul(about.f_frsize);
         if free >= bytes {

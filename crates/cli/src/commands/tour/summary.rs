@@ -1,4 +1,4 @@
-//! What the tour tells at its end.
+//! The summary at the end of the tour.
 
 use super::{
     Imported, Tour,
@@ -16,12 +16,12 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use vellum::Database;
 
-/// What the engine may take beside the pool and its tables, in bytes.
+/// The memory that the engine may take in addition to the pool and its tables, in bytes.
 const OTHER_BYTES: u64 = 64 << 20;
-/// What it takes for its tables, for each page of data.
+/// The memory for its tables, in bytes per page of data.
 const TABLE_BYTES_PER_PAGE: u64 = 16;
 
-/// Everything.
+/// The whole summary.
 #[derive(Serialize)]
 pub struct Summary {
     kind: &'static str,
@@ -62,7 +62,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Puts together what the steps found.
+    /// Collects the results of the steps.
     pub fn new(
         tour: &Tour<'_>,
         imported: &Imported,
@@ -119,7 +119,7 @@ impl Summary {
         })
     }
 
-    /// Writes it.
+    /// Writes the summary.
     pub fn write(&self, json: bool) -> Result {
         let mut out = Output::new();
         if json {
@@ -131,7 +131,7 @@ impl Summary {
         out.finish()
     }
 
-    /// Whether the database holds what it should.
+    /// Fails if the database does not hold what it should.
     pub fn verdict(&self) -> Result {
         let wrong = self.files_different + self.files_missing;
         if wrong == 0 {
@@ -242,7 +242,7 @@ fn micros(nanoseconds: u64) -> String {
     size::count(nanoseconds.div_ceil(1000))
 }
 
-/// Three commands to try on the database, as a shell takes them.
+/// Three commands to try on the database, quoted for a shell.
 fn commands(database: &Path, samples: &[Sample], prefix: &[u8]) -> Vec<String> {
     let (program, database) = (program(), shell_path(database));
     let mut commands = Vec::new();
@@ -257,14 +257,14 @@ fn commands(database: &Path, samples: &[Sample], prefix: &[u8]) -> Vec<String> {
     commands
 }
 
-/// How good an example a key is; less is better: a short text under a short and simple name.
+/// How good an example a key is; smaller is better: a short text under a short and simple name.
 fn plainness(sample: &Sample) -> (bool, bool, bool, usize, u64) {
     let key = escaped(&sample.key);
     let is_quoted = shell_word(&key) != key || key.starts_with('-');
     (!sample.is_text, is_quoted, !(200..=4000).contains(&sample.length), key.len(), sample.length)
 }
 
-/// How this program is called: through cargo, if that is how it was called and would be from here again.
+/// How to call this program: through cargo, if it was called that way and can be called so from here.
 fn program() -> String {
     let through_cargo = || {
         std::env::var_os("CARGO")?;
