@@ -315,6 +315,7 @@ impl Transaction {
                 record = end_record(COMMITTED, number, time, first);
                 changes.reserve(record.len())
             });
+            drop(reads);
             match committed {
                 Ok((lsn, ended)) => {
                     *hidden.unwrap_or_else(|| self.lock()) = State::default();
