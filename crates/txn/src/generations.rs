@@ -19,7 +19,7 @@ pub(crate) use stored::order;
 use crate::{
     before::Before,
     chain::{self, Chain},
-    lock_order::{OrderedMutex, rank},
+    lock_order::{OrderedMutex, OrderedRwLock, rank},
     plant::{Bug, planted},
     spill::{Entry, SpillFile, SpillTree, damaged},
     writer::{Sight, State, Writer},
@@ -29,11 +29,11 @@ use smallvec::SmallVec;
 use std::{
     collections::BTreeMap,
     ops::{Bound, RangeBounds as _},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 use stored::{KEY_BYTES_MAX, PREFIX_BYTES, Version, place_of, place_of_prefix, versions, whole_key};
 use vellum_access::Seen;
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering, RwLock};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 
@@ -41,7 +41,7 @@ use vellum_pool::{KeptPages, PoolError};
 pub(crate) struct Generation {
     tree: SpillTree,
     /// Versions that are not in the tree yet.
-    frozen: RwLock<Option<Arc<Frozen>>>,
+    frozen: OrderedRwLock<Option<Arc<Frozen>>, { rank::FROZEN }>,
     /// The oldest snapshot when it was begun.
     oldest: u64,
     contents: OrderedMutex<Contents, { rank::GENERATION }>,
@@ -95,7 +95,7 @@ type Found = (u64, State, Seen);
 /// All generations.
 pub(crate) struct Generations {
     /// The latest last.
-    all: RwLock<SmallVec<[Arc<Generation>; 2]>>,
+    all: OrderedRwLock<SmallVec<[Arc<Generation>; 2]>, { rank::GENERATIONS }>,
     is_any: AtomicBool,
     /// No snapshot of this time or later needs a generation; zero if no such time is known.
     quiet: AtomicU64,
@@ -115,7 +115,7 @@ impl Generations {
     /// None yet.
     pub fn new(kept: Arc<KeptPages>) -> Arc<Self> {
         let generations = Arc::new(Self {
-            all: RwLock::default(),
+            all: OrderedRwLock::default(),
             is_any: AtomicBool::new(false),
             quiet: AtomicU64::new(0),
             kept: kept.clone(),
@@ -152,7 +152,7 @@ impl Generations {
     /// The generation that takes versions while `oldest` is the oldest snapshot. It stays until it
     /// [rests](Generation::rest).
     pub fn current(&self, file: &SpillFile, oldest: u64) -> Result<Arc<Generation>, PoolError> {
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         if let Some(last) = all.last().filter(|last| last.oldest == oldest && last.cover.is_none()) {
             last.take_more();
             self.disturb();
@@ -179,7 +179,7 @@ impl Generations {
 
     /// The generations with versions that a snapshot of this time may not see, the latest first.
     fn needed_at(&self, time: u64) -> SmallVec<[Arc<Generation>; 2]> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         let needed: SmallVec<_> =
             all.iter().rev().filter(|generation| generation.is_needed_at(time)).cloned().collect();
         if needed.is_empty() {
@@ -190,7 +190,7 @@ impl Generations {
     }
 
     fn all(&self) -> SmallVec<[Arc<Generation>; 2]> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.all.read().clone()
     }
 
     /// Drops the generations that no snapshot needs. Returns whether the last cover was among them.
@@ -199,7 +199,7 @@ impl Generations {
             return false;
         }
         let mut gone = Vec::new();
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         let had_cover = all.iter().any(|generation| generation.cover.is_some());
         let has_covered =
             oldest.transaction.is_some_and(|first| all.iter().any(|generation| generation.covers(first)));
@@ -308,7 +308,7 @@ impl Generation {
     fn create(file: &SpillFile, oldest: u64, covers: bool) -> Result<Self, PoolError> {
         Ok(Self {
             tree: SpillTree::create(file)?,
-            frozen: RwLock::new(None),
+            frozen: OrderedRwLock::new(None),
             oldest,
             contents: OrderedMutex::new(Contents { is_taking: true, ..Contents::default() }),
             has_removed: AtomicBool::new(false),
@@ -476,7 +476,7 @@ impl Generation {
     }
 
     fn frozen(&self) -> Option<Arc<Frozen>> {
-        self.frozen.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.frozen.read().clone()
     }
 
     fn get(&self, tree: PageId, key: &[u8], hash: u64) -> Result<Option<Vec<u8>>, PoolError> {

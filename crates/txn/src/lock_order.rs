@@ -1,14 +1,15 @@
-//! The order in which threads take locks, which debug builds check.
+//! The order in which threads take locks. Debug builds check it.
 //!
-//! Two threads that take the same locks in different orders can wait for each other for ever. Tests meet that once in millions of
-//! operations. So a lock that is held while another one is taken has a *rank* here, and a thread takes locks in ascending ranks. A
-//! debug build panics when a thread does not, the first time that it happens, and whether or not another thread is in its way.
-//! (The kernel of Linux checks its locks in this way: `lockdep`.)
+//! Two threads that take the same locks in different orders can wait for each other for ever. A test meets that once in
+//! millions of operations. So each lock that is held while another one is taken has a *rank* here, and a thread takes
+//! locks in ascending order of their ranks. A debug build panics the first time that a thread does not, whether or not
+//! another thread is in its way. The Linux kernel checks its locks in the same way (`lockdep`).
 //!
-//! Locks that are no part of this order are held by themselves: no other is taken before they are released.
+//! The latches of the database's pages come before all of these: a thread that holds one of these locks latches no page. The
+//! pages of the file for what memory has no room for are latched last.
 
 use std::ops::{Deref, DerefMut};
-use vellum_base::primitive::{Mutex, MutexGuard, TryLockError};
+use vellum_base::primitive::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// The ranks, in the order in which locks are taken.
 pub(crate) mod rank {
@@ -26,24 +27,37 @@ pub(crate) mod rank {
     pub const STATE: u8 = 5;
     /// The slot of an undo buffer.
     pub const SLOT: u8 = 6;
+    /// The versions of a generation that are not in its file yet.
+    pub const FROZEN: u8 = 7;
     /// A shard of the table of versions.
-    pub const SHARD: u8 = 7;
+    pub const SHARD: u8 = 8;
     /// The keys of removed records.
-    pub const REMOVED: u8 = 8;
+    pub const REMOVED: u8 = 9;
+    /// Which generations there are.
+    pub const GENERATIONS: u8 = 10;
     /// What is known of the versions of a generation.
-    pub const GENERATION: u8 = 9;
+    pub const GENERATION: u8 = 11;
+    /// The file for what memory has no room for.
+    pub const SPILL: u8 = 12;
 }
 
 /// A mutex of a rank. A panic in a thread that holds it does not poison it.
 #[derive(Default)]
 pub(crate) struct OrderedMutex<T, const RANK: u8>(Mutex<T>);
 
-/// An [`OrderedMutex`] that is locked.
-pub(crate) struct OrderedGuard<'l, T> {
+/// A read-write lock of a rank. A panic in a thread that holds it does not poison it.
+#[derive(Default)]
+pub(crate) struct OrderedRwLock<T, const RANK: u8>(RwLock<T>);
+
+/// The guard of a lock that has a rank.
+pub(crate) struct Ranked<G> {
     // Released first.
-    guard: MutexGuard<'l, T>,
+    guard: G,
     _held: Held,
 }
+
+/// An [`OrderedMutex`] that is locked.
+pub(crate) type OrderedGuard<'l, T> = Ranked<MutexGuard<'l, T>>;
 
 impl<T, const RANK: u8> OrderedMutex<T, RANK> {
     pub const fn new(value: T) -> Self {
@@ -54,24 +68,24 @@ impl<T, const RANK: u8> OrderedMutex<T, RANK> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> OrderedGuard<'_, T> {
-        let held = Held::take(RANK, RANK);
-        OrderedGuard { guard: self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), _held: held }
+        let _held = Held::take(RANK, RANK);
+        Ranked { guard: self.lock_unranked(), _held }
     }
 
-    /// Locks it, as one of several of the same rank, which all threads that hold more than one of them take in the same order.
+    /// Locks it although the thread may hold others of the same rank. All threads take those in the same order.
     #[track_caller]
     pub fn lock_in_turn(&self) -> OrderedGuard<'_, T> {
-        let held = Held::take(RANK, RANK + 1);
-        OrderedGuard { guard: self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), _held: held }
+        let _held = Held::take(RANK, RANK + 1);
+        Ranked { guard: self.lock_unranked(), _held }
     }
 
-    /// Locks it as if it had another rank, which depends on what it holds. A thread that waits for it has taken no lock of a rank above `RANK`.
+    /// Locks it with a rank that depends on its contents, instead of its own.
     #[inline]
     #[track_caller]
     pub fn lock_as(&self, rank: impl FnOnce(&T) -> u8) -> OrderedGuard<'_, T> {
-        let guard = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard = self.lock_unranked();
         let rank = rank(&guard);
-        OrderedGuard { guard, _held: Held::take(rank, rank) }
+        Ranked { guard, _held: Held::take(rank, rank) }
     }
 
     /// Locks it if no other thread has.
@@ -82,22 +96,46 @@ impl<T, const RANK: u8> OrderedMutex<T, RANK> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(OrderedGuard { guard, _held: Held::take(RANK, RANK) })
+        Some(Ranked { guard, _held: Held::take(RANK, RANK) })
+    }
+
+    fn lock_unranked(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl<T> Deref for OrderedGuard<'_, T> {
-    type Target = T;
+impl<T, const RANK: u8> OrderedRwLock<T, RANK> {
+    pub const fn new(value: T) -> Self {
+        Self(RwLock::new(value))
+    }
+
+    /// Locks it beside other readers.
+    #[track_caller]
+    pub fn read(&self) -> Ranked<RwLockReadGuard<'_, T>> {
+        let _held = Held::take(RANK, RANK);
+        Ranked { guard: self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()), _held }
+    }
+
+    /// Locks it for this thread alone.
+    #[track_caller]
+    pub fn write(&self) -> Ranked<RwLockWriteGuard<'_, T>> {
+        let _held = Held::take(RANK, RANK);
+        Ranked { guard: self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()), _held }
+    }
+}
+
+impl<G: Deref> Deref for Ranked<G> {
+    type Target = G::Target;
 
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<T> DerefMut for OrderedGuard<'_, T> {
+impl<G: DerefMut> DerefMut for Ranked<G> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
 }

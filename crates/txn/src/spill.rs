@@ -4,14 +4,14 @@
 //! whatever happens to the process, the system frees the file. It is made when it is first needed, and goes when
 //! nothing is left in it.
 
+use crate::lock_order::{OrderedMutex, rank};
 use std::{
     io,
     ops::Bound,
-    sync::{Arc, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 use vellum_access::{AccessError, BulkLoad, Tree, ValueImage, node::ValueKind};
 use vellum_base::PageId;
-use vellum_base::primitive::Mutex;
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::{CreateMode, Directory, FileOptions, VmError};
 
@@ -24,13 +24,13 @@ pub(crate) struct SpillFile {
     /// `None` if there is nowhere to put it.
     directory: Option<Arc<dyn Directory>>,
     pool_bytes: u64,
-    pool: Mutex<Weak<Pool>>,
+    pool: OrderedMutex<Weak<Pool>, { rank::SPILL }>,
 }
 
 impl SpillFile {
     /// A file in this directory, with a pool of `pool_bytes`.
     pub fn new(directory: Option<Arc<dyn Directory>>, pool_bytes: u64) -> Self {
-        Self { directory, pool_bytes, pool: Mutex::default() }
+        Self { directory, pool_bytes, pool: OrderedMutex::default() }
     }
 
     /// Removes the name of a file that was left behind.
@@ -40,7 +40,7 @@ impl SpillFile {
 
     /// The file's pool. The file goes when the pool has no owner any more.
     fn pool(&self) -> Result<Arc<Pool>, PoolError> {
-        let mut present = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.pool.lock();
         if let Some(pool) = present.upgrade() {
             return Ok(pool);
         }

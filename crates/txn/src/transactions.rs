@@ -27,10 +27,9 @@
 //! see it. Only the large values that they have replaced stay, and the keys, if a covered transaction is serializable.
 //!
 //! # Lock order
-//! What keeps versions from being taken back, and the turn to move them; the thread's own write set, unless others
-//! search it; the turn to enter versions; a write set that is searched; the state; the slot of an undo buffer; a shard
-//! of the table. While the state is locked, nothing outside this list is locked but the log's reservation of a commit
-//! record. A thread that searches undo buffers holds the lock of no write set that others search.
+//! [`lock_order`](crate::lock_order) has the order, and debug builds check it. While the state is locked, nothing else is
+//! locked but the slot of an undo buffer, and the log reserves the record of a commit. A thread that searches undo
+//! buffers holds the lock of no write set that others search.
 
 mod exposing;
 

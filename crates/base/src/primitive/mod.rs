@@ -13,7 +13,8 @@ mod scheduled;
 pub use std::{
     hint::spin_loop,
     sync::{
-        Condvar, Mutex, MutexGuard, RwLock, TryLockError, WaitTimeoutResult,
+        Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+        WaitTimeoutResult,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
         mpsc,
     },
@@ -27,7 +28,7 @@ pub use {
         AtomicBool, AtomicU64, AtomicUsize, Condvar, Local, Mutex, MutexGuard, WaitTimeoutResult, meet,
         random, spin_loop, thread, thread_local,
     },
-    shuttle::sync::{RwLock, mpsc},
+    shuttle::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc},
     std::sync::{
         TryLockError,
         atomic::{Ordering, fence},

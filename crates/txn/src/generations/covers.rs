@@ -33,7 +33,7 @@ use crate::shard::Changed;
 use crate::spill::SpillFile;
 use crate::writer::{Sight, State};
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use vellum_access::Seen;
 use vellum_base::primitive::Ordering;
 use vellum_base::{Lsn, PageId};
@@ -43,7 +43,7 @@ impl Generations {
     /// Begins a generation that is to cover the open snapshots. It is kept until it [rests](Generation::rest).
     pub fn begin_cover(&self, file: &SpillFile) -> Result<Arc<Generation>, PoolError> {
         let generation = Arc::new(Generation::create(file, 0, true)?);
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         self.enter(&mut all, generation.clone());
         Ok(generation)
     }
@@ -97,7 +97,7 @@ impl Generations {
 
     /// Frees the memory of frozen versions that are in the file, or not needed.
     pub(super) fn thaw(&self, generation: &Generation) {
-        let frozen = generation.frozen.write().unwrap_or_else(PoisonError::into_inner).take();
+        let frozen = generation.frozen.write().take();
         self.frozen_bytes.fetch_sub(frozen.map_or(0, |frozen| frozen.bytes), Ordering::Relaxed);
     }
 
@@ -122,7 +122,7 @@ impl Generations {
 
     /// The generation covers nothing. Pages are kept for earlier covers, if there are any.
     pub fn give_up(&self, generation: &Generation) {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         let former = all.iter().rev().find(|former| former.covers(1));
         let place = former.map_or(Lsn(0), |former| former.place());
         generation.set_place(place);
@@ -138,7 +138,7 @@ impl Generations {
 
     /// Whether a record, whose leaf has the LSN `leaf`, may have been changed since this transaction was covered.
     pub fn may_be_changed(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         let Some(first) = all.iter().position(|generation| generation.covers(transaction)) else {
             return false;
         };
@@ -259,7 +259,7 @@ impl Generation {
     /// Takes over all versions; `freeze` returns them, with the keys of removed records.
     pub fn freeze(&self, generations: &Generations, freeze: impl FnOnce() -> Frozen) {
         // Locked throughout, so that a thread that finds nothing in memory finds the versions here.
-        let mut place = self.frozen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.frozen.write();
         // Release: before the keys are forgotten in memory.
         self.has_removed.store(true, Ordering::Release);
         let frozen = freeze();

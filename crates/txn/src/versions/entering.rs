@@ -1,6 +1,6 @@
 //! Enters in the table what others search in undo buffers, and stops using the table when it is empty.
 
-use super::{Appended, Shard, Versions};
+use super::{Shard, Versions, claiming::Appended};
 use crate::{before::Before, exposure::Exposure, write_set::WriteSet, writer::Writer};
 use std::sync::Arc;
 use vellum_base::primitive::Ordering;
