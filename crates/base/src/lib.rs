@@ -11,6 +11,7 @@ mod bytes;
 mod header;
 mod ids;
 pub mod plant;
+mod precedence;
 pub mod primitive;
 mod shown;
 
@@ -21,6 +22,7 @@ pub use header::{
     stamp_checksum, stamp_lsn, verify_header,
 };
 pub use ids::{Extent, Lsn, PageId};
+pub use precedence::{Precedence, Preceding};
 pub use shown::shown;
 
 /// The size of a page, in bytes: the unit of addressing, of allocation on storage and of eviction.

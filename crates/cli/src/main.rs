@@ -1,5 +1,6 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
-//! `drop-table`, `clear-table`, `rename-table`, `stat`, `verify`, `backup`, `restore`, `recover`, `compact`, `pmem`.
+//! `drop-table`, `clear-table`, `rename-table`, `stat`, `verify`, `backup`, `restore`, `recover`,
+//! `dump`, `compact`, `pmem`.
 //!
 //! [`command_line`] parses the arguments and runs the command. Each command is a module of [`commands`]; shared modules
 //! are beside it: [`arguments`], [`text`] (how bytes are written and read as text), [`size`], [`store`] (how databases

@@ -11,7 +11,7 @@ use crate::{
     reference::GRANULE_BYTES,
 };
 use std::time::Duration;
-use vellum_base::primitive::{Ordering, thread};
+use vellum_base::primitive::{Instant, Ordering, thread};
 use vellum_base::{Bytes, PAGE_SIZE};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
@@ -135,10 +135,20 @@ impl<'p, P: Pager> Heap<'p, P> {
         &self,
         mut change: impl FnMut(&mut Change<'p, P>) -> Result<R, E>,
     ) -> Result<R, E> {
-        /// After how many failures threads take turns.
+        /// A change that has failed so often goes first: other threads wait before they begin one.
         const FAILURES_MAX: u32 = 8;
-        let (mut failures, mut turn) = (0u32, None);
+        /// How long they wait at least and at most, if the change does not end before: twice as long as its last
+        /// attempt took.
+        const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
+        let (mut failures, mut took) = (0u32, Duration::ZERO);
         loop {
+            let precedence = &self.state.precedence;
+            let longest = (2 * took).clamp(PRECEDENCE.0, PRECEDENCE.1);
+            let _preceding = (failures >= FAILURES_MAX).then(|| precedence.take(longest, || true));
+            // If this thread goes first, an enclosing change of it perhaps, it does not wait.
+            precedence.heed();
+            // The time is needed only if the next attempt goes first.
+            let begun = (failures + 1 >= FAILURES_MAX).then(Instant::now);
             let mut attempt = Change::new(*self);
             match change(&mut attempt) {
                 Ok(result) => {
@@ -153,16 +163,9 @@ impl<'p, P: Pager> Heap<'p, P> {
                     }
                 }
             }
+            took = begun.map_or(took, |begun| begun.elapsed());
             failures = failures.saturating_add(1);
-            if failures < FAILURES_MAX {
-                thread::yield_now();
-                continue;
-            }
-            if turn.is_none() {
-                // `try_lock`, because this thread may hold the lock in an enclosing change.
-                turn = self.state.turn.try_lock().ok();
-            }
-            thread::sleep(Duration::from_micros(50));
+            thread::yield_now();
         }
     }
 

@@ -3,8 +3,8 @@
 use crate::{directory::Directory, error::ObjectError, page::ROOM};
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard, Ordering};
+use vellum_base::{PageId, Precedence};
 use vellum_pool::{AppendHints, Pager};
 
 /// A page counts as having room when this many of its granules are free.
@@ -25,8 +25,8 @@ pub struct HeapState {
     /// Source of the first generations of new pages. Relaxed: nothing depends on their order.
     generations: AtomicU64,
     random: RandomState,
-    /// Held by a change that has failed several times, so that others do not fail for it at least.
-    pub(crate) turn: Mutex<()>,
+    /// The change that has failed several times, and goes first.
+    pub(crate) precedence: Precedence,
 }
 
 /// Pages that have room.

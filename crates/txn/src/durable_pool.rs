@@ -9,7 +9,6 @@ use crate::{
     follow::Follower,
     on_demand::OnDemand,
     places::Places,
-    precedence::Preceding,
     redo::{Damage, redo_rest, undo_all},
     room::make_room,
     shares::Kept,
@@ -24,7 +23,7 @@ use std::{
 };
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard};
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Lsn, PageId, Preceding};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
 use vellum_wal::{

@@ -126,7 +126,7 @@ impl OnDemand {
 
     /// Whether everything is redone.
     pub fn is_done(&self) -> bool {
-        // Acquire: pairs with `note_done`.
+        // Acquire: pairs with the subtraction in `redo_share`.
         self.left.load(Ordering::Acquire) == 0
     }
 

@@ -41,7 +41,6 @@ use crate::leftovers::Leftovers;
 use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use crate::places::Places;
 use crate::plant::{Bug, planted};
-use crate::precedence::Precedence;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::undo_buffers::UndoBuffers;
@@ -59,7 +58,7 @@ use vellum_base::primitive::{
     AtomicBool, AtomicU64, AtomicUsize, Instant, Ordering,
     thread::{self, ThreadId},
 };
-use vellum_base::{Apart, Lsn, PageId};
+use vellum_base::{Apart, Lsn, PageId, Precedence};
 use vellum_pool::{KeptPages, PoolError};
 
 /// Why a transaction cannot be committed.

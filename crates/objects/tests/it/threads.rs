@@ -3,6 +3,7 @@
 use crate::support::{All, Node, Store, node};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use vellum_objects::{ObjectError, Persistent, Ref};
 
 #[derive(Persistent, Clone, Copy, PartialEq, Debug)]
@@ -147,4 +148,45 @@ fn what_is_fetched_is_in_memory() {
     }
     assert_eq!(store.pool.statistics().misses, misses);
     heap.fetch_all(nodes.iter().copied()).unwrap();
+}
+
+/// A change that takes long ends among short ones that change what it has read, again and again.
+#[test]
+fn a_long_change_ends_among_short_ones() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let account = Account { balance: 100, changes: 0, twin: [0; 12] };
+    let accounts: Vec<Ref<Account>> = (0..ACCOUNTS).map(|_| heap.allocate(&account).unwrap()).collect();
+    let (accounts, is_done) = (&accounts, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                while !is_done.load(Ordering::Relaxed) {
+                    let account = accounts[random.random_range(0..ACCOUNTS)];
+                    heap.update(account, |account: &mut Account| account.changes += 1).unwrap();
+                }
+            });
+        }
+        let start = Instant::now();
+        let mut attempts = 0;
+        for _ in 0..5 {
+            let sum = heap.change(|change| {
+                attempts += 1;
+                let is_late = start.elapsed() > Duration::from_secs(20);
+                is_done.fetch_or(is_late, Ordering::Relaxed);
+                assert!(!is_late, "{attempts} attempts were in vain");
+                let mut sum = 0;
+                for account in accounts {
+                    sum += change.get(*account)?.balance;
+                }
+                // The others go on meanwhile.
+                std::thread::sleep(Duration::from_millis(5));
+                change.update(accounts[0], |account: &mut Account| account.twin[0] += 1)?;
+                Ok::<_, ObjectError>(sum)
+            });
+            assert_eq!(sum.unwrap(), 100 * ACCOUNTS as i64);
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }

@@ -42,7 +42,7 @@ impl Versions {
     /// Whether there is little room in memory, and whether there is none.
     fn room(&self) -> (bool, bool) {
         let (bytes, most) = (self.bytes(), self.spill.bytes);
-        // Half of it is for versions that are frozen.
+        // Frozen versions may take the other half: see `write_frozen`. Of this one, a quarter is left for what comes.
         (bytes > most / 8 * 3, bytes + self.generations.frozen_bytes() > most)
     }
 

@@ -33,6 +33,7 @@ mod serializable;
 mod single_operations;
 mod spill;
 mod support;
+mod together;
 mod transaction_batches;
 mod transactions;
 mod typed;

@@ -139,8 +139,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.len() == 0
     }
 
-    /// Whether it pays to begin more operations: fewer are taking steps than can overlap, and fewer wait than reads may
-    /// be under way.
+    /// Whether it pays to begin more operations: fewer are taking steps than can overlap, and those that wait are fewer
+    /// than twice the reads that may be under way, so that the next reads are at hand when some end.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.ready.len() < GROUP_SIZE && self.len() - self.ready.len() < 2 * self.depth

@@ -1,24 +1,24 @@
-//! Precedence: a transaction that has lost to others again and again goes first.
+//! Precedence: work that has lost to others again and again goes first.
 //!
 //! A long transaction may never succeed among short ones: they change what it reads or is about to change, and commit
 //! first. While it has precedence, transactions of other threads wait before their first change, and before it begins
 //! it waits for those that have already changed something. So nothing that it could conflict with is committed
-//! meanwhile, except by transactions that were just about to begin.
+//! meanwhile, except by transactions that were just about to begin. The same holds of a long change of objects.
 //!
 //! Both waits last for a limited time only, because a caller's code may itself wait for such a thread.
 
-use std::time::Duration;
-use vellum_base::primitive::{
+use crate::primitive::{
     AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering,
     thread::{self, ThreadId},
 };
+use std::time::Duration;
 
 /// The pause between two checks whether others have ended.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Which thread goes first.
 #[derive(Default)]
-pub(crate) struct Precedence {
+pub struct Precedence {
     is_given: AtomicBool,
     holder: Mutex<Option<Holder>>,
     ended: Condvar,
