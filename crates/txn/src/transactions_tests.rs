@@ -7,9 +7,9 @@ use crate::places::Places;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
-use crate::versions::Spill;
+use crate::versions::{Spill, Versions};
 use crate::write_set::{State, WriteSet};
-use crate::writer::Sight;
+use crate::writer::{Sight, Writer};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -490,6 +490,26 @@ fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
         assert_eq!(transactions.needed_at(end), (Lsn(500), Lsn(100)));
     });
     assert_eq!(transactions.needed_at(|| Lsn(600)), (Lsn(600), Lsn(600)));
+}
+
+#[test]
+fn nothing_is_left_of_two_that_roll_back_at_once() {
+    let versions = Versions::new(spill(1 << 20), Arc::default());
+    let claim = |writer: &Arc<Writer>| {
+        let target = versions.target((TREE, b"key"), Lsn(1));
+        versions.claim(target, (writer, 0), None, true, Vec::new).unwrap().unwrap().0
+    };
+    let (first, second) = (Arc::new(Writer::new(1)), Arc::new(Writer::new(2)));
+    let record = claim(&first);
+    first.roll_back(0);
+    // Before the first one has taken its version back.
+    claim(&second);
+    versions.retract(&record, first.id);
+    assert_eq!(versions.records(), 1);
+    second.roll_back(0);
+    versions.retract(&record, second.id);
+    assert_eq!(versions.records(), 0);
+    assert!(!versions.has_removed(Sight { time: 1, own: 3 }));
 }
 
 /// One transaction after the other: each changes a record of its thread several times, and one that other threads

@@ -229,9 +229,8 @@ impl Versions {
     /// Forgets a writer's change that has been undone in the leaf.
     pub fn retract(&self, record: &Before, writer: u64) {
         self.change(record, |chain| {
-            if chain.versions.last().is_some_and(|last| last.writer.id == writer) {
-                chain.versions.pop();
-            }
+            // Another writer may have claimed the record as soon as this one counted as rolled back.
+            chain.versions.retain(|version| version.writer.id != writer);
             false
         });
     }
