@@ -15,6 +15,8 @@ use std::{
     collections::{BTreeMap, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
+    process,
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
@@ -408,6 +410,15 @@ fn everything_at_once(options: &Options, clients: u64) {
     Tables::create(&database).unwrap();
     let tables = Tables::open(&database).unwrap();
     let random = |thread| StdRng::seed_from_u64(seed * 1000 + thread);
+    // A test that waits for ever tells nothing.
+    let (_ended, running) = mpsc::channel::<()>();
+    let patience = Duration::from_secs_f64(time) + Duration::from_secs(120);
+    thread::spawn(move || {
+        if running.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("threads wait for each other: look at the stack of each (gdb -p)");
+            process::abort();
+        }
+    });
     let end = Instant::now() + Duration::from_secs_f64(time);
     thread::scope(|scope| {
         let (database, tables, directory) = (&database, &tables, directory.path());
