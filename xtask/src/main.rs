@@ -33,7 +33,7 @@ Commands:
   layers            check that each crate depends only on layers to its left, and that modules form no circles
   layers circles    print the circles of modules that there are, with what makes them
   tidy              check markers, sizes and documents
-  sample            write crates/vellum/tests/data/sample-v3.vellum anew (only for a new format version)
+  sample            write crates/vellum/tests/data/sample-v4.vellum anew (only for a new format version)
   vm test           test the kernel module, and Vellum on it, in emulated machines: a few minutes
   vm test --full    the same at length (--debug: on a kernel that looks for errors; --stress: an hour of
                     lookups and updates; --counts: instructions and TLB shootdowns for each page)

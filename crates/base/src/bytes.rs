@@ -37,7 +37,8 @@ pub trait Bytes: Copy {
 
     /// Searches a table of ascending 64-bit numbers, one every 16 bytes from `table_at` on, with the help of a guide:
     /// sixteen 32-bit numbers from `guide_at` on, each the upper half of the last number of a range of `1 << shift`, at
-    /// most 16. Returns the place of the first number that is not less than `bound`, if the table extends far enough.
+    /// most 16. Returns the place of the first number that is not less than `bound`, if the table extends far enough. If
+    /// the upper half of `bound` is in the guide, it may be a later one: then all numbers before the result are less.
     ///
     /// `None` where the processor compares one number at a time, which the caller does better.
     #[inline]

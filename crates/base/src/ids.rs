@@ -11,6 +11,15 @@ use std::fmt;
 pub struct PageId(pub u64);
 
 impl PageId {
+    /// How many bits a page id has at most.
+    pub const BITS: u32 = 40;
+
+    /// The page to which a word of a page refers: its lower [`BITS`](Self::BITS) bits. The others belong to the page.
+    #[inline]
+    pub const fn referred(word: u64) -> Self {
+        Self(word & ((1 << Self::BITS) - 1))
+    }
+
     /// The byte offset of the page, in the file and in the mapping alike.
     #[inline]
     pub const fn offset(self) -> u64 {

@@ -2,8 +2,10 @@
 //!
 //! The set of resident pages stores an extent in one 64-bit word: the page id of its head, and its length.
 
+use vellum_base::PageId;
+
 /// The number of bits of such a word for the page id; the length has the others.
-pub(crate) const PAGE_BITS: u32 = 40;
+pub(crate) const PAGE_BITS: u32 = PageId::BITS;
 
 /// The largest page id: 4 PiB of storage.
 pub const PAGE_ID_MAX: u64 = (1 << PAGE_BITS) - 1;

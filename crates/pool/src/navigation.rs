@@ -117,13 +117,13 @@ impl Navigation for Pool {
 
     #[inline(always)]
     fn child<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
-        self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
+        self.prefetch_lines(PageId::referred(parent.bytes().u64_at(place)));
         self.child_fetched(parent, place)
     }
 
     #[inline(always)]
     fn child_fetched<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
-        let page = PageId(parent.bytes().u64_at(place));
+        let page = PageId::referred(parent.bytes().u64_at(place));
         match OptimisticGuard::look(self.allocator(), page) {
             Some(child) if parent.is_valid() => Ok(child),
             _ => self.child_closely(*parent, page),
@@ -131,13 +131,13 @@ impl Navigation for Pool {
     }
 
     fn child_in_passing<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
-        let page = PageId(parent.bytes().u64_at(place));
+        let page = PageId::referred(parent.bytes().u64_at(place));
         self.prefetch_lines(page);
         self.follow(parent, page, OptimisticGuard::begin_in_passing)
     }
 
     fn child_of_latched<'p>(&'p self, parent: &ExclusiveGuard<'p>, place: usize) -> Followed<'p, Self> {
-        let page = PageId(parent.page().u64_at(place));
+        let page = PageId::referred(parent.page().u64_at(place));
         if !self.within(page) {
             return Err(Self::dangling(parent.id(), page));
         }

@@ -251,8 +251,9 @@ pub trait Navigation: Send + Sync {
         self.root(page).ok()
     }
 
-    /// Goes from a page to the page to which it refers at byte `place`, a multiple of 8. Both are valid at one moment
-    /// in between: the parent is validated after the read of the child has begun.
+    /// Goes from a page to the page to which the word at byte `place` refers, a multiple of 8: see
+    /// [`PageId::referred`]. Both are valid at one moment in between: the parent is validated after the read of the child
+    /// has begun.
     ///
     /// # Errors
     /// The interrupts of the restart protocol; a reference that leads nowhere is [`PoolError::Corruption`].

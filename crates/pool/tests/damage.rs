@@ -221,7 +221,7 @@ fn a_later_format_is_called_by_its_number() {
             }
         }
         match open(&SimulatedFile::from_image(1, Image::from_bytes(&bytes))).map(drop) {
-            Err(PoolError::FormatTooNew { found, supported, .. }) => assert_eq!((found, supported), (7, 3)),
+            Err(PoolError::FormatTooNew { found, supported, .. }) => assert_eq!((found, supported), (7, 4)),
             other => panic!("{other:?}"),
         }
     }

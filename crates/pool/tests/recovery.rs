@@ -329,8 +329,8 @@ fn a_file_of_version_1_gets_an_id_with_its_first_change() {
     let (id, log) = (opened.database(), log(&opened));
     let pool = opened.start(Some(log)).unwrap();
     pool.exclusive(single).unwrap().payload_mut().fill(4);
-    assert_eq!((version(&file), open(&file).database()), (3, id));
+    assert_eq!((version(&file), open(&file).database()), (4, id));
     pool.close().unwrap();
-    assert_eq!((version(&file), open(&file).database()), (3, id));
+    assert_eq!((version(&file), open(&file).database()), (4, id));
     assert_eq!(open(&file).start(None).unwrap().root_slot(3), 77);
 }

@@ -1,6 +1,7 @@
 //! Building a node from others, as compaction, splits and merges do.
 
 use super::{
+    entry::Item,
     fault::{NodeError, NodeFault},
     fingerprints::Known,
     frame::Frame,
@@ -53,11 +54,12 @@ impl<'a> Builder<'a> {
         }
         let record = entry_bytes(&self.shape, key.len(), value.len()) - self.shape.word.stride();
         let at = self.reserve(record)?;
-        self.node.put_record(at, value, rest);
+        let head_bytes = self.shape.word.head_bytes();
+        self.node.put_record(at, value, rest, head_bytes);
         if self.shape.word.level() == 0 {
             self.fingerprints.push(self.shape.count, key);
         }
-        self.open(Slot::new(rest, code, at), child);
+        self.open(Item::new(rest, head_bytes, code, at), child);
         Ok(())
     }
 
@@ -86,22 +88,23 @@ impl<'a> Builder<'a> {
                 return Err(NodeFault::OutsideFences { index }.into());
             }
         }
-        let same_prefix = shape.word.prefix_length() == self.prefix.len();
+        let is_alike = shape.word.prefix_length() == self.prefix.len()
+            && shape.word.head_bytes() == self.shape.word.head_bytes();
         for index in range {
-            let slot = source.slot(index);
-            check_record(&shape, slot, index)?;
+            let item = source.item(index);
+            check_record(&shape, item, index)?;
             let child = (level > 0).then(|| source.child_at(child_place(index)));
-            if same_prefix {
-                let from = source.bytes.get(slot.at()..slot.at() + slot.record_bytes()).unwrap_or(&[]);
+            if is_alike {
+                let from = source.bytes.get(item.at..item.at + item.record_bytes()).unwrap_or(&[]);
                 let at = self.reserve(from.len())?;
                 self.node.put(at, from);
                 self.fingerprints.push_from(self.shape.count, source, index);
-                self.open(slot.with_place(at), child);
+                self.open(Item { at, ..item }, child);
             } else {
                 key.clear();
                 source.append_key(index, &mut key);
-                let value = source.bytes.get(slot.at()..slot.tail_at()).unwrap_or(&[]);
-                self.append(&key, slot.value_code(), value, child)?;
+                let value = source.bytes.get(item.at..item.tail_at()).unwrap_or(&[]);
+                self.append(&key, item.value_code, value, child)?;
             }
         }
         Ok(())
@@ -162,19 +165,18 @@ impl<'a> Builder<'a> {
         Ok(if record == 0 { 0 } else { self.shape.heap_start })
     }
 
-    /// Writes the next slot.
-    fn open(&mut self, slot: Slot, child: Option<PageId>) {
-        let (stride, count) = (self.shape.word.stride(), self.shape.count);
-        let place = SLOTS_AT + count * stride;
+    /// Writes the next slot or entry.
+    fn open(&mut self, item: Item, child: Option<PageId>) {
+        let (level, count) = (self.shape.word.level(), self.shape.count);
         if let Some(child) = child {
             // The last child stands in the entry that is now taken, and moves on to one that is still zero.
             let last = self.node.view().child_at(child_place(count));
-            self.node.put_u64(child_place(count), child.0);
-            self.node.put_u64(child_place(count + 1), last.0);
+            self.node.put_child(child_place(count), child);
+            self.node.put_child(child_place(count + 1), last);
         }
-        self.node.put_u64(place, slot.0);
+        self.node.put_item(level, count, item);
         self.shape.count += 1;
-        self.shape.slots_end += stride;
+        self.shape.slots_end += self.shape.word.stride();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Changing a node in place: records are added, removed and replaced.
 
 use super::{
+    entry::Item,
     fault::{NodeError, NodeFault},
     frame::Frame,
     layout::*,
@@ -54,7 +55,7 @@ impl NodeMut<'_> {
     /// # Errors
     /// As [`NodeMut::insert`].
     pub fn insert_separator(&mut self, key: &[u8], right: PageId) -> Result<usize, NodeError> {
-        let shape = self.shape(false)?;
+        let shape = self.inner_shape()?;
         if key.len() > MAX_KEY_BYTES {
             return Err(NodeError::TooLarge);
         }
@@ -64,7 +65,7 @@ impl NodeMut<'_> {
         }
         // Opening a place copies the child along, so that it stands on both sides; the right one is replaced.
         self.add_as_it_is(&shape, find.index, key, 0, &[])?;
-        self.put_u64(child_place(find.index + 1), right.0);
+        self.put_child(child_place(find.index + 1), right);
         self.lengthen_prefix(shape.count + 1);
         Ok(find.index)
     }
@@ -78,7 +79,7 @@ impl NodeMut<'_> {
         let mut places = (0..=shape.count).map(child_place);
         let place =
             places.find(|place| self.view().child_at(*place) == from).ok_or(NodeFault::NotRecorded)?;
-        self.put_u64(place, to.0);
+        self.put_child(place, to);
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl NodeMut<'_> {
         let code = value_code(value, kind).ok_or(NodeError::TooLarge)?;
         let old = self.record(&shape, index)?;
         let prefix_length = shape.word.prefix_length();
-        if prefix_length + old.rest_length() + value.len() > MAX_INLINE_RECORD_BYTES {
+        if prefix_length + old.rest_length + value.len() > MAX_INLINE_RECORD_BYTES {
             return Err(NodeError::TooLarge);
         }
         let new_bytes = align(value.len() + old.tail_length());
@@ -99,8 +100,8 @@ impl NodeMut<'_> {
             return Err(NodeError::Full);
         }
         if value.len() == old.value_length() {
-            self.put(old.at(), value);
-            self.put_u64(SLOTS_AT + index * LEAF_STRIDE, old.with_value_code(code).0);
+            self.put(old.at, value);
+            self.put_item(0, index, Item { value_code: code, ..old });
             return Ok(());
         }
         let key = self.view().key(index);
@@ -109,13 +110,13 @@ impl NodeMut<'_> {
             let at = if new_bytes == 0 {
                 0
             } else if new_bytes <= old.record_bytes() {
-                old.at()
+                old.at
             } else {
                 self.put_u16(HEAP_START_AT, shape.heap_start - new_bytes);
                 shape.heap_start - new_bytes
             };
-            self.put_record(at, value, rest);
-            self.put_u64(SLOTS_AT + index * LEAF_STRIDE, Slot::new(rest, code, at).0);
+            self.put_record(at, value, rest, HEAD_BYTES);
+            self.put_item(0, index, Item { value_code: code, at, ..old });
             self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(old.record_bytes()) + new_bytes);
             return Ok(());
         }
@@ -142,7 +143,7 @@ impl NodeMut<'_> {
             return Err(NodeFault::Index { index });
         }
         let slot = view.slot(index);
-        if !slot.value_code_is_known() {
+        if !is_value_code(slot.value_code()) {
             return Err(NodeFault::Slot { index });
         }
         // Checked less than for other changes, as only the value is written: it must lie in the heap.
@@ -159,10 +160,10 @@ impl NodeMut<'_> {
     /// A fault, if there is no such slot or the node is damaged.
     pub fn remove(&mut self, index: usize) -> Result<(), NodeFault> {
         let shape = self.shape(true)?;
-        let slot = self.record(&shape, index)?;
+        let item = self.record(&shape, index)?;
         let place = SLOTS_AT + index * LEAF_STRIDE;
         self.shift(place + LEAF_STRIDE, shape.slots_end, place);
-        self.forget(&shape, index, slot);
+        self.forget(&shape, index, item);
         Ok(())
     }
 
@@ -171,14 +172,14 @@ impl NodeMut<'_> {
     ///
     /// # Errors
     /// A fault, if there is no such separator or the node is damaged.
-    pub fn remove_separator(&mut self, index: usize) -> Result<(), NodeFault> {
-        let shape = self.shape(false)?;
-        let slot = self.record(&shape, index)?;
+    pub fn remove_separator(&mut self, index: usize) -> Result<(), NodeError> {
+        let shape = self.inner_shape()?;
+        let item = self.record(&shape, index)?;
         let left = self.view().child_at(child_place(index));
         let place = SLOTS_AT + index * INNER_STRIDE;
         self.shift(place + INNER_STRIDE, shape.slots_end, place);
-        self.put_u64(child_place(index), left.0);
-        self.forget(&shape, index, slot);
+        self.put_child(child_place(index), left);
+        self.forget(&shape, index, item);
         Ok(())
     }
 
@@ -196,14 +197,25 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// The slot `index`, after a check that its record lies in the heap.
-    fn record(&self, shape: &Shape, index: usize) -> Result<Slot, NodeFault> {
+    /// The header of an inner node, which is written anew if it is from an earlier file.
+    fn inner_shape(&mut self) -> Result<Shape, NodeError> {
+        let shape = self.shape(false)?;
+        if shape.word.has_long_heads() {
+            return Ok(shape);
+        }
+        let frame = Frame::of(self.view());
+        self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count))?;
+        Ok(Shape::read(self.bytes)?)
+    }
+
+    /// The slot or entry `index`, after a check that its record lies in the heap.
+    fn record(&self, shape: &Shape, index: usize) -> Result<Item, NodeFault> {
         if index >= shape.count {
             return Err(NodeFault::Index { index });
         }
-        let slot = self.view().slot(index);
-        check_record(shape, slot, index)?;
-        Ok(slot)
+        let item = self.view().item(index);
+        check_record(shape, item, index)?;
+        Ok(item)
     }
 
     /// Adds a record whose key belongs at `index`.
@@ -292,8 +304,7 @@ impl NodeMut<'_> {
     fn lengthen_prefix_now(&mut self) {
         let view = self.view();
         let count = view.count();
-        let next = |slot: Slot| (slot.rest_length() > 0).then_some((slot.head() >> 24) as u8);
-        let (first, last) = (next(view.slot(0)), next(view.slot(count - 1)));
+        let (first, last) = (view.item(0).first_byte(), view.item(count - 1).first_byte());
         if first.is_none() || first != last || !view.may_lengthen_prefix(first.as_ref()) {
             return;
         }
@@ -329,9 +340,10 @@ impl NodeMut<'_> {
         if place < shape.slots_end {
             self.shift(place, shape.slots_end, place + stride);
         }
-        self.put_record(at, value, rest);
-        let slot = Slot::new(rest, code, at);
-        self.put_u64(place, slot.0);
+        let head_bytes = head_bytes(stride);
+        self.put_record(at, value, rest, head_bytes);
+        let item = Item::new(rest, head_bytes, code, at);
+        self.put_item(shape.word.level(), index, item);
         self.put_u64(WORD_AT, shape.word.changed_to(shape.count + 1, start));
         self.put_u16(HEAP_USED_AT, shape.heap_used + record);
         if self.note_added(shape, index, key) {
@@ -342,17 +354,17 @@ impl NodeMut<'_> {
             self.write_hints_of_change(index, shape.count);
         } else if (index + 1).is_multiple_of(1 << shift) {
             // The last slot changes no hint but that of the range which it completes.
-            self.put(HINTS_AT + 4 * (index >> shift), &slot.head().to_le_bytes());
+            self.put(HINTS_AT + 4 * (index >> shift), &((item.head >> 32) as u32).to_le_bytes());
         }
         Ok(())
     }
 
     /// Updates header and hints after slot `index` was removed.
-    fn forget(&mut self, shape: &Shape, index: usize, slot: Slot) {
-        let record = slot.record_bytes();
+    fn forget(&mut self, shape: &Shape, index: usize, item: Item) {
+        let record = item.record_bytes();
         let start = if shape.count == 1 {
             shape.heap_end
-        } else if record > 0 && slot.at() == shape.heap_start {
+        } else if record > 0 && item.at == shape.heap_start {
             shape.heap_start + record
         } else {
             shape.heap_start

@@ -123,7 +123,7 @@ impl<'a> Plan<'a> {
         let (kept, lowest) = (shape.count, shape.heap_start);
         let mut plan = Self { view, shape, kept, lowest, used: 0, tails: false };
         for (index, slot) in view.leaf_slots(kept).enumerate() {
-            check_record(&shape, slot, index)?;
+            check_record(&shape, slot.into(), index)?;
             plan.used += slot.record_bytes();
             plan.tails |= !slot.is_whole();
         }

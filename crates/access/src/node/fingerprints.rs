@@ -158,7 +158,7 @@ pub(super) fn check_fingerprints(view: NodeView<&[u8]>, shape: &Shape) -> Result
         let due = if index < shape.count { fingerprint(&view.key(index)) } else { 0 };
         view.bytes.u8_at(place_of(index)) == due
     };
-    if shape.word.level() > 0 || shape.count > FINGERPRINT_COUNT {
+    if shape.count > FINGERPRINT_COUNT {
         return Err(NodeFault::Count { count: shape.count });
     }
     match (0..FINGERPRINT_COUNT).find(|index| !is_right(*index)) {

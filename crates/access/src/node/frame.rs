@@ -52,7 +52,7 @@ impl Frame {
     }
 
     /// Lengthens the prefix to what all of `count` keys from `first` to `last` have in common with each other
-    /// and with a fence, if the node then takes no more bytes. `records` gives the bytes of slots and records
+    /// and with a fence, if a leaf then takes no more bytes, or if an inner node has room for it. `records` gives the bytes of slots and records
     /// for a prefix length.
     ///
     /// A single key without any fence says nothing about keys to come. But an inner node gets few keys soon: there the
@@ -68,13 +68,15 @@ impl Frame {
             return;
         }
         let length = if self.lower.is_none() && self.upper.is_none() && count < 2 {
-            if level == 0 { 0 } else { first.len().saturating_sub(HEAD_BYTES) }
+            if level == 0 { 0 } else { first.len().saturating_sub(INNER_HEAD_BYTES) }
         } else {
             let fences = [&self.lower, &self.upper].into_iter().flatten();
             fences.map(|fence| common_length(fence, first)).fold(common_length(first, last), usize::min)
         };
         let bytes = |length| self.bytes(level, length) + records(length);
-        if length > self.prefix.len() && bytes(length) <= bytes(self.prefix.len()) {
+        // In an inner node it may cost up to eight bytes, which heads do not give back: hints have half of a head.
+        let most = if level == 0 { bytes(self.prefix.len()) } else { BODY_BYTES };
+        if length > self.prefix.len() && bytes(length) <= most {
             self.prefix = first.iter().take(length).copied().collect();
         }
     }

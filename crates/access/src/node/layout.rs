@@ -37,22 +37,28 @@ pub(super) const LEAF_STRIDE: usize = 8;
 pub(super) const INNER_STRIDE: usize = 16;
 /// How many bytes slots, records and fences share.
 pub(super) const BODY_BYTES: usize = NODE_BYTES - SLOTS_AT;
-/// How many bytes of a key the slot holds.
+/// How many bytes of a key the slot of a leaf holds, and how many the entry of an inner node.
 pub(super) const HEAD_BYTES: usize = 4;
+pub(super) const INNER_HEAD_BYTES: usize = 8;
 
 pub(super) const FLAG_LOWER: u8 = 1;
 pub(super) const FLAG_UPPER: u8 = 2;
 /// A leaf has fingerprints in the place of hints.
 pub(super) const FLAG_FINGERPRINTS: u8 = 4;
+/// An inner node has entries with heads of eight bytes; without it, slots as in leaves, as earlier versions wrote them.
+pub(super) const FLAG_LONG_HEADS: u8 = 8;
 /// So many have room there, a byte each.
 pub(super) const FINGERPRINT_COUNT: usize = 64;
 
 /// The value code of a reference to a blob.
 const BLOB_CODE: usize = MAX_INLINE_VALUE_BYTES + 1;
-const LENGTH_MASK: u64 = 0x7ff;
+pub(super) const LENGTH_MASK: u64 = 0x7ff;
 const REST_SHIFT: u32 = 21;
 const VALUE_SHIFT: u32 = 10;
-const AT_MASK: u64 = 0x3ff;
+pub(super) const AT_MASK: u64 = 0x3ff;
+/// Where place and length stand in the second word of an inner node's entry, above the child.
+pub(super) const ENTRY_AT_SHIFT: u32 = 40;
+pub(super) const ENTRY_REST_SHIFT: u32 = 53;
 
 const _: () = {
     // The hints fill one cache line, and slots begin at a cache line.
@@ -144,13 +150,7 @@ impl Slot {
 
     #[inline]
     pub fn value_length(self) -> usize {
-        let code = self.value_code();
-        if code < BLOB_CODE { code } else { BLOB_REFERENCE_BYTES }
-    }
-
-    /// This slot with another value code.
-    pub fn with_value_code(self, value_code: usize) -> Self {
-        Self(self.0 & !(LENGTH_MASK << VALUE_SHIFT) | (value_code as u64) << VALUE_SHIFT)
+        value_length(self.value_code())
     }
 
     /// This slot with another key.
@@ -161,11 +161,6 @@ impl Slot {
     /// This slot with its record at another place.
     pub fn with_place(self, at: usize) -> Self {
         Self(self.0 & !AT_MASK | (at / 4) as u64)
-    }
-
-    /// Whether the value code means something.
-    pub fn value_code_is_known(self) -> bool {
-        self.value_code() <= BLOB_CODE
     }
 
     /// Where the record, and with it the value, begins.
@@ -201,6 +196,17 @@ pub(super) fn value_code(value: &[u8], kind: ValueKind) -> Option<usize> {
         ValueKind::Inline => (value.len() <= MAX_INLINE_VALUE_BYTES).then_some(value.len()),
         ValueKind::Blob => (value.len() == BLOB_REFERENCE_BYTES).then_some(BLOB_CODE),
     }
+}
+
+/// How many bytes of a record are the value, by its code.
+#[inline]
+pub(super) fn value_length(value_code: usize) -> usize {
+    if value_code < BLOB_CODE { value_code } else { BLOB_REFERENCE_BYTES }
+}
+
+/// Whether a value code means something.
+pub(super) fn is_value_code(value_code: usize) -> bool {
+    value_code <= BLOB_CODE
 }
 
 /// Rounds up to a multiple of 4.
@@ -295,7 +301,29 @@ pub(super) fn head_after(key: &[u8], word: u64, prefix_length: usize) -> u32 {
     }
 }
 
-/// The bytes of a slot, which are `stride`, and of its record.
+/// [`head_after`] with eight bytes.
+#[inline]
+pub(super) fn long_head_after(key: &[u8], word: u64, prefix_length: usize) -> u64 {
+    if key.len() <= 8 {
+        let half = 4 * prefix_length as u32;
+        return word.wrapping_shl(half).wrapping_shl(half);
+    }
+    let rest = key.get(prefix_length..).unwrap_or(&[]);
+    match (rest.first_chunk(), key.last_chunk()) {
+        (Some(head), _) => u64::from_be_bytes(*head),
+        // Shorter than eight bytes, and the last ones of the key.
+        (None, Some(last)) => u64::from_be_bytes(*last).checked_shl(64 - 8 * rest.len() as u32).unwrap_or(0),
+        (None, None) => 0,
+    }
+}
+
+/// How many bytes of a key an entry of so many bytes holds, as nodes are written now.
+#[inline]
+pub(super) const fn head_bytes(stride: usize) -> usize {
+    if stride == LEAF_STRIDE { HEAD_BYTES } else { INNER_HEAD_BYTES }
+}
+
+/// The bytes of a slot or an entry, which are `stride`, and of its record.
 #[inline]
 pub(super) fn record_bytes(
     stride: usize,
@@ -303,7 +331,7 @@ pub(super) fn record_bytes(
     value_length: usize,
     prefix_length: usize,
 ) -> usize {
-    stride + align(key_length.saturating_sub(prefix_length + HEAD_BYTES) + value_length)
+    stride + align(key_length.saturating_sub(prefix_length + head_bytes(stride)) + value_length)
 }
 
 /// The bytes of slots, records and fences that a node is filled with to `percent`.

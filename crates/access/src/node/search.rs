@@ -1,4 +1,4 @@
-//! Searching a node: the innermost loop of everything.
+//! Searching a node: the innermost loop of everything. What is particular to inner nodes is in `inner_search.rs`.
 //!
 //! Hints say in one cache line in which range of 2^k slots the key must be; all sixteen are compared at once.
 //! So is the range, or all of a leaf with few slots, where the processor can; elsewhere the range is cut to a quarter by
@@ -7,7 +7,6 @@
 
 use super::{
     layout::*,
-    probe::within_page,
     view::{Find, NodeView, ValueAt},
 };
 use std::cmp::Ordering;
@@ -29,12 +28,13 @@ impl<B: Bytes> NodeView<B> {
     /// between the fences.
     #[inline]
     pub fn find(self, key: &[u8]) -> Find {
-        let (index, slot) = if self.is_leaf() {
-            self.search::<LEAF_STRIDE, false>(key)
-        } else {
-            self.search::<INNER_STRIDE, false>(key)
-        };
-        Find { index, found: slot != ABSENT }
+        let word = self.word();
+        if word.level() == 0 {
+            let (index, slot) = self.search::<false>(key);
+            return Find { index, found: slot != ABSENT };
+        }
+        let (at, found) = self.seek_entry::<false>(word, word.count().min(MAX_INNER_COUNT), key);
+        Find { index: (at - SLOTS_AT) / INNER_STRIDE, found }
     }
 
     /// [`NodeView::find`] in a leaf, of a key that it covers and most likely has.
@@ -47,7 +47,7 @@ impl<B: Bytes> NodeView<B> {
                 return Find { index, found: true };
             }
         }
-        let (index, slot) = self.search::<LEAF_STRIDE, true>(key);
+        let (index, slot) = self.search::<true>(key);
         Find { index, found: slot != ABSENT }
     }
 
@@ -59,84 +59,33 @@ impl<B: Bytes> NodeView<B> {
         let slot = if word.has_fingerprints() {
             self.search_fingerprints(word, key).1
         } else {
-            self.search::<LEAF_STRIDE, true>(key).1
+            self.search::<true>(key).1
         };
         (slot != ABSENT).then(|| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
-    }
-
-    /// The byte in the page where the id of the child stands that covers `key`: that of the first separator
-    /// not less than `key`, or else the last child. Only for inner nodes. Always a place within the page,
-    /// and one that [`NodeView::child_place`] gives.
-    ///
-    /// If the node has both fences, `key` lies between them and so has the prefix, which is not compared. If it does
-    /// not, the result is some child.
-    #[inline(always)]
-    pub fn child_for(self, key: &[u8]) -> usize {
-        let word = self.word();
-        // Not clamped: whatever the count is, no slot beyond the page is read.
-        let count = word.count();
-        let end = SLOTS_AT + count * INNER_STRIDE;
-        let key_word = key_word(key);
-        if !word.is_closed() {
-            match self.prefix_order(word.prefix_length(), key, key_word) {
-                Ordering::Less => return within_page(end + 8),
-                Ordering::Greater => return SLOTS_AT + 8,
-                Ordering::Equal => {}
-            }
-        }
-        let head = head_after(key, key_word, word.prefix_length());
-        let bound = (head as u64) << 32;
-        let at = match self.bytes.search_16(HINTS_AT, SLOTS_AT, hint_shift(count), bound) {
-            Some(at) => at,
-            None => self.seek_heads(count, head),
-        };
-        // What stands after the last separator may be anything: `search_tails` does not go beyond `end`.
-        if self.slot_at(at).head() == head {
-            return within_page(self.search_tails::<INNER_STRIDE>(at.min(end), end, key).0 + 8);
-        }
-        let at = at.min(end);
-        within_page(at + 8)
-    }
-
-    /// The byte where the first separator stands whose head is not less than `head`, or one after the last.
-    #[inline(always)]
-    fn seek_heads(self, count: usize, head: u32) -> usize {
-        let less = |at: usize| usize::from(self.slot_at(at).0 < (head as u64) << 32);
-        let (mut at, mut step) = self.range_of::<INNER_STRIDE>(count, head);
-        while step > 4 * INNER_STRIDE {
-            step /= 4;
-            let last = at + step - INNER_STRIDE;
-            at += step * (less(last) + less(last + step) + less(last + 2 * step));
-        }
-        let pair = |at| less(at) + less(at + INNER_STRIDE);
-        let before = match step / INNER_STRIDE {
-            1 => less(at),
-            2 => pair(at),
-            _ => pair(at) + pair(at + 2 * INNER_STRIDE),
-        };
-        at + INNER_STRIDE * before
     }
 
     /// The index of the first slot whose key is not less than `key`, and the slot itself if the key is equal, else
     /// [`ABSENT`].
     #[inline(always)]
-    fn search<const STRIDE: usize, const COVERED: bool>(self, key: &[u8]) -> (usize, Slot) {
-        let seek = self.seek::<STRIDE, COVERED>(key);
+    fn search<const COVERED: bool>(self, key: &[u8]) -> (usize, Slot) {
+        let seek = self.seek::<COVERED>(key);
         let slot = self.slot_at(seek.at);
         let (at, slot) = if seek.at >= seek.end || slot.head() != seek.probe.head() {
             (seek.at, ABSENT)
         } else if seek.probe.is_whole() {
             (seek.at, if slot.agrees(seek.probe) { slot } else { ABSENT })
         } else {
-            self.search_tails::<STRIDE>(seek.at, seek.end, key)
+            self.search_tails(seek.at, seek.end, key)
         };
-        ((at - SLOTS_AT) / STRIDE, slot)
+        ((at - SLOTS_AT) / LEAF_STRIDE, slot)
     }
 
     /// The right value of hint `index` in a node with `count` slots.
     pub(super) fn hint_due(self, count: usize, index: usize) -> u32 {
         let slot = ((index + 1) << hint_shift(count)) - 1;
-        if slot < count { self.slot(slot).head() } else { u32::MAX }
+        // The upper half of a slot, or of the first word of an entry.
+        let at = SLOTS_AT + slot * self.word().stride() + 4;
+        if slot < count { self.bytes.u32_at(at) } else { u32::MAX }
     }
 
     /// Finds the place of a key by heads and lengths.
@@ -144,11 +93,10 @@ impl<B: Bytes> NodeView<B> {
     /// Much of the engine's time is spent here, so this counts in bytes and not in slots, and branches only where the
     /// processor can predict it.
     #[inline(always)]
-    fn seek<const STRIDE: usize, const COVERED: bool>(self, key: &[u8]) -> Seek {
+    fn seek<const COVERED: bool>(self, key: &[u8]) -> Seek {
         let word = self.word();
-        let count =
-            word.count().min(const { if STRIDE == LEAF_STRIDE { MAX_LEAF_COUNT } else { MAX_INNER_COUNT } });
-        let end = SLOTS_AT + count * STRIDE;
+        let count = word.count().min(MAX_LEAF_COUNT);
+        let end = SLOTS_AT + count * LEAF_STRIDE;
         let prefix_length = word.prefix_length();
         let key_word = key_word(key);
         if !COVERED || !word.is_closed() {
@@ -162,7 +110,7 @@ impl<B: Bytes> NodeView<B> {
         let head = head_after(key, key_word, prefix_length);
         let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
         // Few slots are compared all at once.
-        if STRIDE == LEAF_STRIDE && (count <= 32 || word.has_fingerprints()) {
+        if count <= 32 || word.has_fingerprints() {
             /// Where the second half of up to 64 slots begins.
             const HALF: usize = SLOTS_AT + 32 * LEAF_STRIDE;
             let is_beyond = count > 32 && self.slot_at(HALF - LEAF_STRIDE).0 < probe.0;
@@ -170,26 +118,26 @@ impl<B: Bytes> NodeView<B> {
                 return Seek { at: at.min(end), end, probe };
             }
         }
-        if STRIDE == LEAF_STRIDE && word.has_fingerprints() {
+        if word.has_fingerprints() {
             return Seek { at: self.seek_few(count, probe), end, probe };
         }
-        let (mut at, mut step) = self.range_of::<STRIDE>(count, head);
+        let (mut at, mut step) = self.range_of::<LEAF_STRIDE>(count, head);
         // The loads of a round do not depend on each other, so that the processor fetches their cache lines at once.
         let less = |at: usize| usize::from(self.slot_at(at).0 < probe.0);
-        while step > 4 * STRIDE {
+        while step > 4 * LEAF_STRIDE {
             step /= 4;
-            let last = at + step - STRIDE;
+            let last = at + step - LEAF_STRIDE;
             at += step * (less(last) + less(last + step) + less(last + 2 * step));
         }
         // Of 1, 2 or 4 slots, all but the last.
-        if step > 2 * STRIDE {
-            at += STRIDE * (less(at) + less(at + STRIDE) + less(at + 2 * STRIDE));
-        } else if step > STRIDE {
-            at += STRIDE * less(at);
+        if step > 2 * LEAF_STRIDE {
+            at += LEAF_STRIDE * (less(at) + less(at + LEAF_STRIDE) + less(at + 2 * LEAF_STRIDE));
+        } else if step > LEAF_STRIDE {
+            at += LEAF_STRIDE * less(at);
         }
         // This goes on only over shorter keys with the same head, or if all slots are less.
         while at < end && less(at) == 1 {
-            at += STRIDE;
+            at += LEAF_STRIDE;
         }
         Seek { at: at.min(end), end, probe }
     }
@@ -221,25 +169,22 @@ impl<B: Bytes> NodeView<B> {
     /// Searches the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the head. Gives
     /// the byte where the first one stands that is not less, and the slot itself if it is equal, else [`ABSENT`].
     #[inline(never)]
-    fn search_tails<const STRIDE: usize>(self, from: usize, end: usize, key: &[u8]) -> (usize, Slot) {
+    fn search_tails(self, from: usize, end: usize, key: &[u8]) -> (usize, Slot) {
         let rest = key.get(self.word().prefix_length()..).unwrap_or(&[]);
         let head = head_of(rest);
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let (tail_word, long) = (key_word(tail), tail.len() > 8);
-        let (mut low, mut high) = (0, end.saturating_sub(from) / STRIDE);
+        let (mut low, mut high) = (0, end.saturating_sub(from) / LEAF_STRIDE);
         // Mostly it is the first one: heads rarely tie.
         let mut middle = low;
         while low < high {
-            let at = from + middle * STRIDE;
+            let at = from + middle * LEAF_STRIDE;
             let slot = self.slot_at(at);
-            // Up to eight bytes of the tail as a number. The read ends where these bytes end, so that it does not
-            // leave the page. What is beyond is compared only if they are the same.
-            let length = slot.tail_length().min(8);
-            let bytes = self.bytes.be_word_at((slot.tail_at() + length).saturating_sub(8));
-            let word = bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0);
+            // What is beyond is compared only if these bytes are the same.
+            let word = self.tail_word(slot.tail_at(), slot.tail_length());
             let order = (slot.head(), word).cmp(&(head, tail_word));
             let order = match order {
-                Ordering::Equal if long || slot.tail_length() > 8 => self.compare_rest(slot, head, rest),
+                Ordering::Equal if long || slot.tail_length() > 8 => self.compare_rest(slot.into(), rest),
                 Ordering::Equal => slot.rest_length().cmp(&rest.len()),
                 unequal => unequal,
             };
@@ -250,6 +195,14 @@ impl<B: Bytes> NodeView<B> {
             }
             middle = low + (high - low) / 2;
         }
-        (from + low * STRIDE, ABSENT)
+        (from + low * LEAF_STRIDE, ABSENT)
+    }
+    /// Up to eight bytes of a tail as a big-endian number, padded with zeroes.
+    #[inline(always)]
+    pub(super) fn tail_word(self, at: usize, length: usize) -> u64 {
+        // The read ends where these bytes end, so that it does not leave the page.
+        let length = length.min(8);
+        let bytes = self.bytes.be_word_at((at + length).saturating_sub(8));
+        bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0)
     }
 }

@@ -1,6 +1,8 @@
 //! Searches against the plainest code for them, in bytes that are compared one by one and many at once.
 
+use super::entry_tests::with_short_heads;
 use super::tests::{all_keys, numbers};
+use super::view::child_place;
 use super::*;
 use std::cmp::Ordering;
 use vellum_base::{Bytes, PageId};
@@ -35,9 +37,11 @@ impl Bytes for ManyAtOnce<'_> {
     }
 
     fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
-        let range = self.less_of_16(guide_at, (bound >> 32) as u32) << shift;
-        let first = |at: &usize| *at == NODE_BYTES || self.u64_at(*at) >= bound;
-        (table_at + 16 * range..=NODE_BYTES).step_by(16).find(first)
+        let from = table_at + 16 * (self.less_of_16(guide_at, (bound >> 32) as u32) << shift);
+        // No more than sixteen are looked at, and none of a range that is known.
+        let most = if shift == 0 { 0 } else { 16 };
+        let less = (0..most).take_while(|number| self.u64_at(from + 16 * number) < bound);
+        Some(from + 16 * less.count())
     }
 
     fn search_32(self, at: usize, bound: u64) -> Option<usize> {
@@ -63,7 +67,10 @@ fn searches_agree_with_a_plain_search() {
     // Keys that tie in their heads wherever the prefix ends, in nodes of all counts.
     let all = all_keys(b"\0\x01\xff", 5);
     let longer: Vec<Vec<u8>> = all.iter().map(|key| [b"pre", &key[..], &key[..]].concat()).collect();
-    for (fences, keys) in [(None, &all), (Some((b"pra", b"pre\xff\xff\xff")), &longer)] {
+    // All tie in the first bytes behind the prefix, and some in the eight that inner nodes compare first.
+    let alike: Vec<Vec<u8>> = all.iter().map(|key| [b"pre\x01four", &key[..], &key[..]].concat()).collect();
+    let closed = Some((b"pra", b"pre\xff\xff\xff"));
+    for (fences, keys) in [(None, &all), (closed, &longer), (closed, &alike), (None, &alike)] {
         let (lower, upper) = fences.map_or((None, None), |(a, b)| (Some(&a[..]), Some(&b[..])));
         let steps = if cfg!(miri) { 3 } else { 300 };
         for (step, mut random) in (0..steps).map(|step| (step, numbers(step as u64))) {
@@ -92,11 +99,16 @@ fn searches_agree_with_a_plain_search() {
             node.view().validate().unwrap();
             let view = node.view();
             let at_once = NodeView::new(ManyAtOnce(view.bytes()));
+            let earlier = with_short_heads(view.bytes());
             for key in keys.iter().chain(&all[..20]) {
                 let index = kept.partition_point(|kept| *kept < key);
                 let found = kept.get(index) == Some(&key);
                 assert_eq!(view.find(key), Find { index, found });
                 assert_eq!(at_once.find(key), Find { index, found });
+                if let Some(earlier) = &earlier {
+                    let view = NodeView::new(&earlier[..]);
+                    assert_eq!((view.find(key), view.child_for(key)), (Find { index, found }, child_place(index)));
+                }
                 if level > 0 {
                     assert_eq!(view.child_for(key), view.child_place(index));
                     assert_eq!(at_once.child_for(key), view.child_place(index));

@@ -1,6 +1,7 @@
 //! The header of a node, checked before the node is written to.
 
 use super::{
+    entry::Item,
     fault::NodeFault,
     layout::*,
     view::{NodeView, Word},
@@ -74,19 +75,19 @@ pub(super) fn entry_bytes(shape: &Shape, key_length: usize, value_length: usize)
     record_bytes(shape.word.stride(), key_length, value_length, shape.word.prefix_length())
 }
 
-/// Checks that the record of a slot lies in the heap and is no longer than records can be.
-pub(super) fn check_record(shape: &Shape, slot: Slot, index: usize) -> Result<(), NodeFault> {
+/// Checks that the record of a slot or an entry lies in the heap and is no longer than records can be.
+pub(super) fn check_record(shape: &Shape, item: Item, index: usize) -> Result<(), NodeFault> {
     let value_is_known =
-        if shape.word.level() == 0 { slot.value_code_is_known() } else { slot.value_code() == 0 };
-    let key_length = shape.word.prefix_length() + slot.rest_length();
+        if shape.word.level() == 0 { is_value_code(item.value_code) } else { item.value_code == 0 };
+    let key_length = shape.word.prefix_length() + item.rest_length;
     if !value_is_known
         || key_length > MAX_KEY_BYTES
-        || key_length + slot.value_length() > MAX_INLINE_RECORD_BYTES
-        || slot.rest_length() < HEAD_BYTES && slot.head() << (8 * slot.rest_length()) != 0
+        || key_length + item.value_length() > MAX_INLINE_RECORD_BYTES
+        || item.rest_length < item.head_bytes && item.head << (8 * item.rest_length) != 0
     {
         return Err(NodeFault::Slot { index });
     }
-    let (at, size) = (slot.at(), slot.record_bytes());
+    let (at, size) = (item.at, item.record_bytes());
     let fits = if size == 0 { at == 0 } else { at >= shape.heap_start && at + size <= shape.heap_end };
     if fits { Ok(()) } else { Err(NodeFault::Record { index }) }
 }

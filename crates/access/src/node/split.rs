@@ -157,7 +157,7 @@ impl<'a> Planner<'a> {
         let mut sum = 0;
         before.push(0);
         for index in 0..shape.count {
-            sum += shape.word.stride() + view.slot(index).record_bytes();
+            sum += shape.word.stride() + view.item(index).record_bytes();
             before.push(sum);
         }
         Self { view, shape, lower, upper, before }
@@ -271,7 +271,7 @@ impl<'a> Planner<'a> {
         };
         match edge {
             Some(split) => Ok(split),
-            None => self.best(0..count, 1, |index| self.view.slot(index).rest_length(), make),
+            None => self.best(0..count, 1, |index| self.view.item(index).rest_length, make),
         }
     }
 

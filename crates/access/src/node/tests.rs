@@ -142,8 +142,9 @@ fn wrong_counts_and_levels_are_noticed() {
     after(leaf(), |page| page[LEVEL_AT] = 1);
     after(inner(), |page| page[LEVEL_AT] = 0);
     let count = NodeView::new(&inner()[..]).count();
-    let at = SLOTS_AT + INNER_STRIDE * count + 3;
-    assert_eq!(after(inner(), |page| page[at] = 1), NodeFault::Reserved { at });
+    for at in [3, 13, 15].map(|byte| SLOTS_AT + INNER_STRIDE * count + byte) {
+        assert_eq!(after(inner(), |page| page[at] = 1), NodeFault::Reserved { at });
+    }
 }
 
 #[test]
@@ -161,6 +162,7 @@ fn wrong_fences_and_prefixes_are_noticed() {
     after(leaf(), |page| page[PREFIX_LENGTH_AT] = 1);
     assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 1), NodeFault::Fences { .. }));
     assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 0xb), NodeFault::Fences { .. }));
+    assert!(matches!(after(inner(), |page| page[FLAGS_AT] |= 16), NodeFault::Fences { .. }));
     assert!(matches!(after(inner(), |page| page[UPPER_LENGTH_AT + 1] = 0xff), NodeFault::Fences { .. }));
     assert_eq!(after(leaf(), |page| page[60] = 1), NodeFault::Reserved { at: 60 });
 }
@@ -172,12 +174,19 @@ fn malformed_slots_are_noticed() {
     assert_eq!(after(leaf(), padding), NodeFault::Slot { index: 0 });
     let code = |page: &mut [u8]| {
         let other = slot(page, 7);
-        put_slot(page, 7, other.with_value_code(MAX_INLINE_VALUE_BYTES + 2).0);
+        let code = MAX_INLINE_VALUE_BYTES + 2;
+        put_slot(page, 7, Slot::with_head(other.head(), other.rest_length(), code, other.at()).0);
     };
     assert_eq!(after(leaf(), code), NodeFault::Slot { index: 7 });
-    // An inner node has no values.
-    let value = |page: &mut [u8]| page[SLOTS_AT + 1] |= 4;
-    assert_eq!(after(inner(), value), NodeFault::Slot { index: 0 });
+    // What is between the place and the length of an entry is zero, and so is what pads its head.
+    for bit in 50..53 {
+        let spare = |page: &mut [u8]| page[SLOTS_AT + 8 + bit / 8] |= 1 << (bit % 8);
+        assert_eq!(after(inner(), spare), NodeFault::Slot { index: 0 });
+    }
+    let view_of = inner();
+    let short = (0..60).find(|index| NodeView::new(&view_of[..]).item(*index).rest_length < 8).unwrap();
+    let padding = |page: &mut [u8]| page[SLOTS_AT + INNER_STRIDE * short] = 1;
+    assert_eq!(after(inner(), padding), NodeFault::Slot { index: short });
     let size = NodeView::new(&leaf()[..100]).validate();
     assert_eq!(size, Err(NodeFault::Size { bytes: 100 }));
 }
@@ -245,7 +254,7 @@ fn heads_are_those_of_a_padded_key() {
         let key = &key[..length];
         let padded = |from: usize| {
             let mut bytes = key.get(from..).unwrap_or(&[]).to_vec();
-            bytes.resize(16, 0);
+            bytes.resize(16.max(bytes.len()), 0);
             bytes
         };
         let word = key_word(key);
@@ -253,6 +262,7 @@ fn heads_are_those_of_a_padded_key() {
         for prefix_length in 0..=length {
             assert_eq!(head_after(key, word, prefix_length).to_be_bytes(), padded(prefix_length)[..4]);
             assert_eq!(head_of(&key[prefix_length..]).to_be_bytes(), padded(prefix_length)[..4]);
+            assert_eq!(long_head_after(key, word, prefix_length).to_be_bytes(), padded(prefix_length)[..8]);
         }
     }
 }
@@ -332,24 +342,24 @@ fn keys_share_a_prefix_without_both_fences() {
 /// A root has a single separator for as long as its tree has two children; its head decides, not its tail.
 #[test]
 fn the_head_of_a_single_separator_tells_keys_apart() {
-    let separator = 1_800_000u64.to_be_bytes();
+    let separator = 1_800_000u128.to_be_bytes();
     let mut page = [0; NODE_BYTES];
     let mut root = NodeMut::init(&mut page, 1, None, None, PageId(1)).unwrap();
     root.insert_separator(&separator, PageId(2)).unwrap();
     let view = root.view();
-    assert_eq!((view.prefix_len(), view.slot(0).is_whole()), (4, true));
+    assert_eq!((view.prefix_len(), view.item(0).tail_length()), (8, 0));
     view.validate().unwrap();
     let child_of = |view: NodeView<&[u8]>, key: &[u8]| view.child_at(view.child_for(key)).0;
     for (number, child) in
-        [(0, 1), (1_799_999, 1), (1_800_000, 1), (1_800_001, 2), (1 << 40, 2), (u64::MAX, 2)]
+        [(0, 1), (1_799_999, 1), (1_800_000, 1), (1_800_001, 2), (1 << 80, 2), (u128::MAX, 2)]
     {
         assert_eq!(child_of(view, &number.to_be_bytes()), child, "{number}");
     }
-    for (key, child) in [(&b""[..], 1), (&separator[..3], 1), (&separator[..7], 1), (&[0, 0, 1], 2)] {
+    for (key, child) in [(&b""[..], 1), (&separator[..3], 1), (&separator[..15], 1), (&[0, 0, 1], 2)] {
         assert_eq!(child_of(view, key), child, "{key:?}");
     }
     // The next one has another prefix.
-    let far = (7u64 << 40).to_be_bytes();
+    let far = (7u128 << 104).to_be_bytes();
     root.insert_separator(&far, PageId(3)).unwrap();
     let view = root.view();
     view.validate().unwrap();
@@ -474,7 +484,7 @@ fn ascending_and_descending_integers_are_told_apart_by_their_heads() {
                             node.view().prefix_len() >= 4,
                             "{level} {descending} {lower:?} {upper:?} {count}"
                         );
-                        assert!((0..count).all(|index| node.view().slot(index).tail_length() == 0));
+                        assert!((0..count).all(|index| node.view().item(index).tail_length() == 0));
                     }
                 }
             }

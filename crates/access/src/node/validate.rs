@@ -7,7 +7,7 @@ use super::{
     shape::{Shape, check_record},
     view::{NodeView, child_place},
 };
-use vellum_base::Bytes;
+use vellum_base::{Bytes, PageId};
 
 impl<B: Bytes> NodeView<B> {
     /// Checks that the page is a node in which every invariant of the format holds: counts, places and lengths,
@@ -52,7 +52,8 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
     view.append_prefix(&mut prefix);
     // `Shape::read` has checked that an absent fence has no bytes of its own and that the prefix is not longer than a
     // fence. That keys begin with the prefix follows from how they are stored.
-    if flags & !(FLAG_LOWER | FLAG_UPPER | FLAG_FINGERPRINTS) != 0
+    let known = FLAG_LOWER | FLAG_UPPER | if view.is_leaf() { FLAG_FINGERPRINTS } else { FLAG_LONG_HEADS };
+    if flags & !known != 0
         || has_lower && lower.len() != lower_stored
         || upper.len() != upper_stored
     {
@@ -70,10 +71,23 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
 }
 
 fn check_reserved(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> {
-    let last = child_place(shape.count) - 8;
-    let entry = if shape.word.level() == 0 { 0..0 } else { last..last + 8 };
-    match (RESERVED_AT..HINTS_AT).chain(entry).find(|&at| view.bytes.u8_at(at) != 0) {
-        Some(at) => Err(NodeFault::Reserved { at }),
+    let is_inner = shape.word.level() > 0;
+    let last = child_place(shape.count);
+    // All of the last entry but the child.
+    let entry = (last - 8..last).chain(last + PageId::BITS as usize / 8..last + 8);
+    let entry = entry.filter(|_| is_inner);
+    if let Some(at) = (RESERVED_AT..HINTS_AT).chain(entry).find(|&at| view.bytes.u8_at(at) != 0) {
+        return Err(NodeFault::Reserved { at });
+    }
+    // Beside the child of an entry: what is between place and length, or, in earlier nodes, all.
+    let spare = if shape.word.has_long_heads() {
+        (1 << ENTRY_REST_SHIFT) - ((AT_MASK + 1) << ENTRY_AT_SHIFT)
+    } else {
+        u64::MAX << PageId::BITS
+    };
+    let mut entries = 0..if is_inner { shape.count } else { 0 };
+    match entries.find(|&index| view.bytes.u64_at(child_place(index)) & spare != 0) {
+        Some(index) => Err(NodeFault::Slot { index }),
         None => Ok(()),
     }
 }
@@ -83,10 +97,10 @@ fn check_records(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> 
     let mut taken = [false; NODE_BYTES / 4];
     let mut used = NODE_BYTES - shape.heap_end;
     for index in 0..shape.count {
-        let slot = view.slot(index);
-        check_record(shape, slot, index)?;
-        used += slot.record_bytes();
-        let units = slot.at() / 4..(slot.at() + slot.record_bytes()) / 4;
+        let item = view.item(index);
+        check_record(shape, item, index)?;
+        used += item.record_bytes();
+        let units = item.at / 4..(item.at + item.record_bytes()) / 4;
         for unit in taken.get_mut(units).unwrap_or(&mut []) {
             if std::mem::replace(unit, true) {
                 return Err(NodeFault::Overlap { index });

@@ -1,6 +1,6 @@
 //! Reading a node, latched or not.
 
-use super::layout::*;
+use super::{entry::Item, layout::*};
 use std::{cmp::Ordering, ops::Range};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
@@ -60,6 +60,25 @@ impl Word {
     #[inline]
     pub fn has_fingerprints(self) -> bool {
         self.flags() & FLAG_FINGERPRINTS != 0
+    }
+
+    /// Whether it is an inner node whose entries have heads of eight bytes.
+    #[inline]
+    pub fn has_long_heads(self) -> bool {
+        self.level() > 0 && self.flags() & FLAG_LONG_HEADS != 0
+    }
+
+    /// [`is_closed`](Self::is_closed) and [`has_long_heads`](Self::has_long_heads) in one, for an inner node.
+    #[inline]
+    pub fn is_closed_with_long_heads(self) -> bool {
+        const ALL: u8 = FLAG_LOWER | FLAG_UPPER | FLAG_LONG_HEADS;
+        self.flags() & ALL == ALL
+    }
+
+    /// How many bytes of a key a slot or an entry holds.
+    #[inline]
+    pub fn head_bytes(self) -> usize {
+        if self.has_long_heads() { INNER_HEAD_BYTES } else { HEAD_BYTES }
     }
 
     #[inline]
@@ -156,7 +175,7 @@ impl<B: Bytes> NodeView<B> {
     /// Where the value of slot `index` lies. Only for leaves.
     #[inline]
     pub fn value_location(self, index: usize) -> ValueAt {
-        let slot = self.leaf_slot(index);
+        let slot = self.slot(index);
         ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() }
     }
 
@@ -176,7 +195,7 @@ impl<B: Bytes> NodeView<B> {
     /// The child whose id stands at byte `place` of the page.
     #[inline]
     pub fn child_at(self, place: usize) -> PageId {
-        PageId(self.bytes.u64_at(place))
+        PageId::referred(self.bytes.u64_at(place))
     }
 
     /// The children in the order of their keys: one more than there are separators. Empty for a leaf.
@@ -189,29 +208,27 @@ impl<B: Bytes> NodeView<B> {
     /// Appends the key of slot `index`, prefix included, to `target`.
     pub fn append_key(self, index: usize, target: &mut Vec<u8>) {
         self.append_prefix(target);
-        self.append_rest_of(self.slot(index), target);
+        self.append_rest_of(self.item(index), target);
     }
 
     /// Appends what the key of slot `index` has behind the prefix to `target`. Only for leaves.
     #[inline]
     pub(crate) fn append_rest(self, index: usize, target: &mut Vec<u8>) {
-        self.append_rest_of(self.leaf_slot(index), target);
+        self.append_rest_of(self.slot(index).into(), target);
     }
 
     #[inline]
-    fn append_rest_of(self, slot: Slot, target: &mut Vec<u8>) {
-        let (head, length) = (slot.head().to_be_bytes(), slot.rest_length());
-        if length < HEAD_BYTES {
-            target.extend_from_slice(head.get(..length).unwrap_or_default());
-        } else {
-            target.extend_from_slice(&head);
-            self.bytes.append_to(slot.tail_at(), length - HEAD_BYTES, target);
+    fn append_rest_of(self, item: Item, target: &mut Vec<u8>) {
+        let head = item.head.to_be_bytes();
+        target.extend_from_slice(head.get(..item.rest_length.min(item.head_bytes)).unwrap_or_default());
+        if item.tail_length() > 0 {
+            self.bytes.append_to(item.tail_at(), item.tail_length(), target);
         }
     }
 
     /// The key of slot `index`, prefix included.
     pub fn key(self, index: usize) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.prefix_len() + self.slot(index).rest_length());
+        let mut key = Vec::with_capacity(self.prefix_len() + self.item(index).rest_length);
         self.append_key(index, &mut key);
         key
     }
@@ -274,7 +291,7 @@ impl<B: Bytes> NodeView<B> {
         }
         let Some(before) = index.checked_sub(1) else { return false };
         // Records are placed from the end of the page towards its beginning.
-        let (slot, before) = (self.leaf_slot(index), self.leaf_slot(before));
+        let (slot, before) = (self.slot(index), self.slot(before));
         slot.record_bytes() > 0 && before.at() == slot.at() + slot.record_bytes()
     }
 
@@ -384,7 +401,7 @@ impl<B: Bytes> NodeView<B> {
         let mut prefix = Vec::new();
         self.append_prefix(&mut prefix);
         let common = common_length(&prefix, key);
-        let tail = key.len().saturating_sub(common + HEAD_BYTES);
+        let tail = key.len().saturating_sub(common + head_bytes(word.stride()));
         let value = if word.level() == 0 { value_length } else { 0 };
         let need = word.stride() + align(tail.saturating_add(value));
         if common == prefix.len() {
@@ -453,25 +470,19 @@ impl<B: Bytes> NodeView<B> {
         Word(self.bytes.u64_at(WORD_AT))
     }
 
+    /// The slot `index`. Only for leaves.
     #[inline]
     pub(super) fn slot(self, index: usize) -> Slot {
-        let stride = self.word().stride();
-        Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * stride))
-    }
-
-    /// [`slot`](Self::slot) of a leaf.
-    #[inline]
-    fn leaf_slot(self, index: usize) -> Slot {
         Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * LEAF_STRIDE))
     }
 
-    /// The bytes that some slots and records take in a node with another prefix.
+    /// The bytes that some slots and records take in a node with another prefix, as nodes are written now.
     pub(super) fn records_bytes(self, range: Range<usize>, prefix_length: usize) -> usize {
         let word = self.word();
         let size = |index| {
-            let slot = self.slot(index);
-            let key_length = word.prefix_length() + slot.rest_length();
-            record_bytes(word.stride(), key_length, slot.value_length(), prefix_length)
+            let item = self.item(index);
+            let key_length = word.prefix_length() + item.rest_length;
+            record_bytes(word.stride(), key_length, item.value_length(), prefix_length)
         };
         range.map(size).sum()
     }
@@ -503,20 +514,21 @@ impl<B: Bytes> NodeView<B> {
         let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
         self.bytes
             .compare(self.lower_at(), prefix_length, start)
-            .then_with(|| self.compare_rest(self.slot(index), head_of(rest), rest))
+            .then_with(|| self.compare_rest(self.item(index), rest))
     }
 
-    /// How the rest of a slot's key compares with `rest`, whose head is `head`.
+    /// How the rest of an item's key compares with `rest`.
     #[inline]
-    pub(super) fn compare_rest(self, slot: Slot, head: u32, rest: &[u8]) -> Ordering {
-        match slot.head().cmp(&head) {
+    pub(super) fn compare_rest(self, item: Item, rest: &[u8]) -> Ordering {
+        let head = key_word(rest) & u64::MAX << (64 - 8 * item.head_bytes);
+        match item.head.cmp(&head) {
             // Where the heads agree and one key ends within its head, it is a prefix of the other.
-            Ordering::Equal if slot.rest_length().min(rest.len()) <= HEAD_BYTES => {
-                slot.rest_length().cmp(&rest.len())
+            Ordering::Equal if item.rest_length.min(rest.len()) <= item.head_bytes => {
+                item.rest_length.cmp(&rest.len())
             }
             Ordering::Equal => {
-                let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
-                self.bytes.compare(slot.tail_at(), slot.tail_length(), tail)
+                let tail = rest.get(item.head_bytes..).unwrap_or(&[]);
+                self.bytes.compare(item.tail_at(), item.tail_length(), tail)
             }
             unequal => unequal,
         }

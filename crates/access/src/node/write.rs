@@ -58,6 +58,7 @@ impl<'a> NodeMut<'a> {
         let (lower, upper) = (frame.lower.as_ref().map(K::as_ref), frame.upper.as_ref().map(K::as_ref));
         let flags =
             if lower.is_some() { FLAG_LOWER } else { 0 } | if upper.is_some() { FLAG_UPPER } else { 0 };
+        let flags = flags | if level > 0 { FLAG_LONG_HEADS } else { 0 };
         let prefix = frame.prefix.as_ref();
         // Without a lower fence, the prefix alone stands in its place.
         let (low, high) = (lower.unwrap_or(prefix), upper.unwrap_or(&[]));
@@ -84,7 +85,7 @@ impl<'a> NodeMut<'a> {
         node.put(NODE_BYTES - low.len(), low);
         node.put(NODE_BYTES - low.len() - high_rest.len(), high_rest);
         if level > 0 {
-            node.put_u64(child_place(0), upper_child.0);
+            node.put_child(child_place(0), upper_child);
         }
         Ok(())
     }
@@ -126,9 +127,10 @@ impl<'a> NodeMut<'a> {
         self.put(HINTS_AT + 4 * first, changed.as_flattened());
     }
 
+    /// Writes the record of a key with this rest, of which the head holds `head_bytes`.
     #[inline]
-    pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
-        let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
+    pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8], head_bytes: usize) {
+        let tail = rest.get(head_bytes..).unwrap_or(&[]);
         let end = align(at + value.len() + tail.len());
         let Some(record) = self.bytes.get_mut(at..end).filter(|_| at >= HEADER_BYTES) else { return };
         fill_record(record, value, tail);

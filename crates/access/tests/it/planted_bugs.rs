@@ -29,7 +29,8 @@ fn edit(pool: &Pool, page: PageId, change: impl FnOnce(&mut [u8])) {
 
 fn set_child(page: &mut [u8], index: usize, child: PageId) {
     let place = NodeView::new(&*page).child_place(index);
-    page[place..place + 8].copy_from_slice(&child.0.to_le_bytes());
+    // The lower 40 bits of a word.
+    page[place..place + 5].copy_from_slice(&child.0.to_le_bytes()[..5]);
 }
 
 fn child(pool: &Pool, tree: &Tree<'_, Pool>, index: usize) -> PageId {

@@ -28,7 +28,7 @@ use vellum_base::{
 };
 
 pub(crate) const MAGIC: [u8; 8] = *b"VELLUMDB";
-pub(crate) const FORMAT_VERSION: u32 = 3;
+pub(crate) const FORMAT_VERSION: u32 = 4;
 /// Pages 0 and 1 are the superblocks.
 pub(crate) const SUPERBLOCKS: u64 = 2;
 /// The number of roots that an application can store.

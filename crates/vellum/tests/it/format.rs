@@ -12,7 +12,7 @@ use vellum::{
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The version of which the sample is written anew.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 fn sample(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/sample-v{version}.vellum"))
@@ -150,6 +150,45 @@ fn fingerprints_are_those_of_the_keys(leaf: &[u8]) -> usize {
     count
 }
 
+/// Reads the separators of an inner node, and checks that they ascend and lie between the fences, and that its hints are
+/// the upper halves of heads; says how many are longer than their heads.
+fn separators_ascend(node: &[u8], head_bytes: usize) -> usize {
+    let (count, prefix_length) = (number(node, 32, 2) as usize, number(node, 34, 2) as usize);
+    let (lower_length, upper_length) = (number(node, 48, 2) as usize, number(node, 50, 2) as usize);
+    let prefix = &node[4096 - lower_length..][..prefix_length];
+    let mut before = node[4096 - lower_length..4096].to_vec();
+    let (mut heads, mut long) = (Vec::new(), 0);
+    for entry in (0..count).map(|index| &node[128 + 16 * index..][..16]) {
+        let (first, second) = (number(entry, 0, 8), number(entry, 8, 8));
+        let (head, rest, at) = if head_bytes == 8 {
+            assert_eq!(second >> 50 & 7, 0);
+            (first, (second >> 53) as usize, (second >> 40 & 0x3ff) as usize * 4)
+        } else {
+            assert_eq!((first >> 10 & 0x7ff, second >> 40), (0, 0));
+            (first >> 32 << 32, (first >> 21 & 0x7ff) as usize, (first & 0x3ff) as usize * 4)
+        };
+        let head_part = &head.to_be_bytes()[..rest.min(head_bytes)];
+        let separator = [prefix, head_part, &node[at..][..rest.saturating_sub(head_bytes)]].concat();
+        assert!(before < separator, "{before:?} {separator:?}");
+        before = separator;
+        heads.push((head >> 32) as u32);
+        long += usize::from(rest > head_bytes);
+    }
+    if node[37] & 2 != 0 {
+        let rest = upper_length - prefix_length;
+        let upper = [prefix, &node[4096 - lower_length - rest..][..rest]].concat();
+        assert!(before < upper);
+    }
+    let step = (count.div_ceil(16)).next_power_of_two();
+    for hint in 0..16 {
+        let due = heads.get((hint + 1) * step - 1).copied().unwrap_or(u32::MAX);
+        assert_eq!(number(node, 64 + 4 * hint, 4), due.into(), "hint {hint} of {count}");
+    }
+    let last = 128 + 16 * count;
+    assert!(node[last..last + 8].iter().chain(&node[last + 13..last + 16]).all(|byte| *byte == 0));
+    long
+}
+
 fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -183,7 +222,7 @@ fn is_as_the_document_says(version: u32) {
         word >> (page_id % 64) & 1 == 1
     };
     let (allocated, head) = (|page| bit(page, 0), |page| bit(page, 1));
-    let (mut kinds, mut fingerprints) = (BTreeMap::new(), 0);
+    let (mut kinds, mut fingerprints, mut inner_nodes, mut long) = (BTreeMap::new(), 0, 0, 0);
     for start in (0..end).filter(|page| head(*page)) {
         assert!(allocated(start));
         let stop = (start + 1..end).find(|page| head(*page) || !allocated(*page)).unwrap_or(end);
@@ -195,12 +234,17 @@ fn is_as_the_document_says(version: u32) {
         assert_eq!(number(extent, 24, 4), (stop - start) as u64, "length");
         assert_eq!((extent[29], number(extent, 30, 2)), (1, 0), "version of the header");
         *kinds.entry(extent[28]).or_insert(0) += 1;
-        if extent[28] == 3 && extent[37] & 4 != 0 {
+        if extent[28] == 3 && extent[36] > 0 {
+            inner_nodes += 1;
+            assert_eq!(extent[37] & !3, if version < 4 { 0 } else { 8 });
+            long += separators_ascend(extent, if version < 4 { 4 } else { 8 });
+        } else if extent[28] == 3 && extent[37] & 4 != 0 {
             assert!(version >= 3);
             fingerprints += fingerprints_are_those_of_the_keys(extent);
         }
     }
     assert_eq!(fingerprints > 20, version >= 3, "{fingerprints} keys have a fingerprint");
+    assert!(inner_nodes >= 3 && long > 0, "{inner_nodes} inner nodes, {long} long separators");
     assert_eq!((kinds[&1], kinds[&2]), (2, 1), "superblocks and the space map");
     assert_eq!(kinds[&4], 6, "values of more than 1024 bytes, and one beside a long key");
     assert!(kinds[&3] > 20 && kinds.len() == 4, "{kinds:?}");

@@ -49,7 +49,7 @@ impl HashPool {
 
     #[inline(always)]
     fn follow<'p>(&'p self, parent: &Look<'p>, place: usize, lines: usize) -> Result<Look<'p>, Interrupt> {
-        let page = PageId(parent.bytes().u64_at(place));
+        let page = PageId::referred(parent.bytes().u64_at(place));
         match self.look(page, lines) {
             Some(child) if parent.is_valid() => Ok(child),
             _ => Err(self.why_not_from(*parent, page)),
@@ -114,7 +114,7 @@ impl Navigation for HashPool {
     }
 
     fn child_in_passing<'p>(&'p self, parent: &Look<'p>, place: usize) -> Result<Look<'p>, Interrupt> {
-        let page = PageId(parent.bytes().u64_at(place));
+        let page = PageId::referred(parent.bytes().u64_at(place));
         if let Some(frame) = self.table.find(page) {
             let state = self.frames.state(frame);
             let seen = state.load();
@@ -126,7 +126,7 @@ impl Navigation for HashPool {
     }
 
     fn child_of_latched<'p>(&'p self, parent: &Exclusive<'p>, place: usize) -> Result<Look<'p>, Interrupt> {
-        let page = PageId(parent.page().u64_at(place));
+        let page = PageId::referred(parent.page().u64_at(place));
         self.look(page, 0).ok_or_else(|| self.why_not(page, Some((parent.id(), parent.token()))))
     }
 
