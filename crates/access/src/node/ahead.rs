@@ -20,7 +20,9 @@ impl<B: Bytes> NodeView<B> {
         } else if word.level() == 0 {
             self.range_of::<LEAF_STRIDE>(count, head)
         } else {
-            self.range_of::<INNER_STRIDE>(count, head)
+            // Sixteen entries are compared at once.
+            let (at, bytes) = self.range_of::<INNER_STRIDE>(count, head);
+            (at, bytes.max(16 * INNER_STRIDE))
         }
     }
 

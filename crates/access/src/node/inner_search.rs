@@ -86,6 +86,7 @@ impl<B: Bytes> NodeView<B> {
     #[inline(never)]
     fn seek_among(self, from: usize, end: usize, head: u64, key: &[u8]) -> (usize, bool) {
         let rest = key.get(self.word().prefix_length()..).unwrap_or(&[]);
+        let end = self.end_of_ties(end, head);
         let (mut low, mut high) = (0, end.saturating_sub(from) / INNER_STRIDE);
         // Mostly it is the first one: heads rarely tie.
         let mut middle = low;
@@ -103,6 +104,16 @@ impl<B: Bytes> NodeView<B> {
             middle = low + (high - low) / 2;
         }
         (from + low * INNER_STRIDE, false)
+    }
+
+    /// An entry whose head is greater than all that share their upper halves with `head`, and not far behind them by the hints;
+    /// `end` if there is none.
+    #[inline(always)]
+    fn end_of_ties(self, end: usize, head: u64) -> usize {
+        let Some(next) = ((head >> 32) as u32).checked_add(1) else { return end };
+        let shift = hint_shift((end - SLOTS_AT) / INNER_STRIDE);
+        let last = ((self.bytes.less_of_16(HINTS_AT, next) + 1) << shift) - 1;
+        end.min(SLOTS_AT + last * INNER_STRIDE)
     }
 
     /// How the separator of the entry at byte `at` compares with a key that has the same head, and the rest `rest`.
