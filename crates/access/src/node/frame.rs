@@ -56,8 +56,8 @@ impl Frame {
     /// for a prefix length.
     ///
     /// A single key without any fence says nothing about keys to come. But an inner node gets few keys soon: there the
-    /// prefix becomes so long that the head holds the rest. Most keys that are searched for begin like the single one,
-    /// and its head tells them apart.
+    /// prefix becomes so long that a hint holds the rest. Most keys that are searched for begin like the single one,
+    /// and its hint tells them apart.
     pub fn lengthen(
         &mut self,
         level: u8,
@@ -68,13 +68,13 @@ impl Frame {
             return;
         }
         let length = if self.lower.is_none() && self.upper.is_none() && count < 2 {
-            if level == 0 { 0 } else { first.len().saturating_sub(INNER_HEAD_BYTES) }
+            if level == 0 { 0 } else { first.len().saturating_sub(HINT_BYTES) }
         } else {
             let fences = [&self.lower, &self.upper].into_iter().flatten();
             fences.map(|fence| common_length(fence, first)).fold(common_length(first, last), usize::min)
         };
         let bytes = |length| self.bytes(level, length) + records(length);
-        // In an inner node it may cost up to eight bytes, which heads do not give back: hints have half of a head.
+        // In an inner node it may cost some bytes, which heads of eight bytes do not give back: hints have half of a head.
         let most = if level == 0 { bytes(self.prefix.len()) } else { BODY_BYTES };
         if length > self.prefix.len() && bytes(length) <= most {
             self.prefix = first.iter().take(length).copied().collect();

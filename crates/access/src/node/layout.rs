@@ -33,6 +33,7 @@ pub(super) const HINTS_AT: usize = 64;
 pub(super) const SLOTS_AT: usize = 128;
 
 pub(super) const HINT_COUNT: usize = 16;
+pub(super) const HINT_BYTES: usize = 4;
 pub(super) const LEAF_STRIDE: usize = 8;
 pub(super) const INNER_STRIDE: usize = 16;
 /// How many bytes slots, records and fences share.
@@ -62,7 +63,7 @@ pub(super) const ENTRY_REST_SHIFT: u32 = 53;
 
 const _: () = {
     // The hints fill one cache line, and slots begin at a cache line.
-    assert!(HINTS_AT.is_multiple_of(64) && HINT_COUNT * 4 == 64 && SLOTS_AT == HINTS_AT + 64);
+    assert!(HINTS_AT.is_multiple_of(64) && HINT_COUNT * HINT_BYTES == 64 && SLOTS_AT == HINTS_AT + 64);
     assert!(WORD_AT >= HEADER_BYTES && RESERVED_AT < HINTS_AT);
     // These three are read at once.
     assert!(LOWER_LENGTH_AT.is_multiple_of(8) && UPPER_LENGTH_AT == LOWER_LENGTH_AT + 2);

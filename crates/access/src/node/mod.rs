@@ -16,7 +16,7 @@
 //! the fences say nothing; there the prefix is something that all keys which the node *does* hold begin with, and
 //! the fence, if there is one, as well. Such a prefix grows when the node is built anew or has doubled its keys,
 //! if a leaf then takes no more bytes. The prefix of an inner node with a single separator and no fence is all but
-//! the last eight bytes of the separator. A key that is covered and lacks the prefix makes it shorter: all records are
+//! the last four bytes of the separator. A key that is covered and lacks the prefix makes it shorter: all records are
 //! then written anew. If that leaves no room, the node is full, and is split before or after all its keys.
 //! The first four bytes of the rest, zero-padded, are the *head*, kept in the
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
