@@ -151,9 +151,9 @@ impl NodeMut<'_> {
         self.put_u64(place, self.view().child_at(place).0 | lengths);
     }
 
-    /// Makes the child whose id stands at `place` another one.
+    /// Makes the child whose id stands at `place` another one. No page has an id that does not fit.
     pub(super) fn put_child(&mut self, place: usize, child: PageId) {
         let word = self.view().bytes.u64_at(place);
-        self.put_u64(place, word - PageId::referred(word).0 | PageId::referred(child.0).0);
+        self.put_u64(place, (word ^ PageId::referred(word).0) | PageId::referred(child.0).0);
     }
 }

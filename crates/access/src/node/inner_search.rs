@@ -53,7 +53,11 @@ impl<B: Bytes> NodeView<B> {
             None => self.seek_heads(count, head),
         };
         // What stands after the last separator may be anything.
-        if at < end && self.head_at(at) <= head { self.seek_among(at, end, head, key) } else { (at.min(end), false) }
+        if at < end && self.head_at(at) <= head {
+            self.seek_among(at, end, head, key)
+        } else {
+            (at.min(end), false)
+        }
     }
 
     #[inline(always)]

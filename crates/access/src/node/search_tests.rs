@@ -107,7 +107,10 @@ fn searches_agree_with_a_plain_search() {
                 assert_eq!(at_once.find(key), Find { index, found });
                 if let Some(earlier) = &earlier {
                     let view = NodeView::new(&earlier[..]);
-                    assert_eq!((view.find(key), view.child_for(key)), (Find { index, found }, child_place(index)));
+                    assert_eq!(
+                        (view.find(key), view.child_for(key)),
+                        (Find { index, found }, child_place(index))
+                    );
                 }
                 if level > 0 {
                     assert_eq!(view.child_for(key), view.child_place(index));

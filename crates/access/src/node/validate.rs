@@ -53,10 +53,7 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
     // `Shape::read` has checked that an absent fence has no bytes of its own and that the prefix is not longer than a
     // fence. That keys begin with the prefix follows from how they are stored.
     let known = FLAG_LOWER | FLAG_UPPER | if view.is_leaf() { FLAG_FINGERPRINTS } else { FLAG_LONG_HEADS };
-    if flags & !known != 0
-        || has_lower && lower.len() != lower_stored
-        || upper.len() != upper_stored
-    {
+    if flags & !known != 0 || has_lower && lower.len() != lower_stored || upper.len() != upper_stored {
         return Err(NodeFault::Fences { flags, lower: lower_stored, upper: upper_stored });
     }
     if has_lower && has_upper && lower >= upper {
