@@ -4,12 +4,8 @@
 //! nodes of earlier files have a slot as in leaves instead, with a head of four bytes, and the child beside it: they lack
 //! [`FLAG_LONG_HEADS`]. They are read as they are, and written anew at their first change.
 
-use super::{
-    layout::*,
-    view::{NodeView, child_place},
-    write::NodeMut,
-};
-use vellum_base::{Bytes, PageId};
+use super::layout::*;
+use vellum_base::PageId;
 
 const _: () = {
     assert!(ENTRY_AT_SHIFT == PageId::BITS && ENTRY_REST_SHIFT == 64 - LENGTH_MASK.count_ones());
@@ -114,46 +110,5 @@ impl Item {
     /// The first byte of the rest, if it has one.
     pub fn first_byte(self) -> Option<u8> {
         (self.rest_length > 0).then_some((self.head >> 56) as u8)
-    }
-}
-
-impl<B: Bytes> NodeView<B> {
-    /// What slot or entry `index` says.
-    #[inline]
-    pub(super) fn item(self, index: usize) -> Item {
-        let word = self.word();
-        let at = SLOTS_AT + index.min(MAX_LEAF_COUNT) * word.stride();
-        if word.head_bytes() == INNER_HEAD_BYTES {
-            self.entry_at(at).into()
-        } else {
-            Slot(self.bytes.u64_at(at)).into()
-        }
-    }
-
-    /// The entry at byte `at`.
-    #[inline]
-    pub(super) fn entry_at(self, at: usize) -> Entry {
-        Entry { head: self.bytes.u64_at(at), word: self.bytes.u64_at(at + 8) }
-    }
-}
-
-impl NodeMut<'_> {
-    /// Writes slot or entry `index` of a node of the present layout. The child of the entry stays what it is.
-    #[inline]
-    pub(super) fn put_item(&mut self, level: u8, index: usize, item: Item) {
-        if level == 0 {
-            let slot = Slot::with_head((item.head >> 32) as u32, item.rest_length, item.value_code, item.at);
-            return self.put_u64(SLOTS_AT + index * LEAF_STRIDE, slot.0);
-        }
-        self.put_u64(SLOTS_AT + index * INNER_STRIDE, item.head);
-        let place = child_place(index);
-        let lengths = (item.rest_length as u64) << ENTRY_REST_SHIFT | (item.at as u64 / 4) << ENTRY_AT_SHIFT;
-        self.put_u64(place, self.view().child_at(place).0 | lengths);
-    }
-
-    /// Makes the child whose id stands at `place` another one. No page has an id that does not fit.
-    pub(super) fn put_child(&mut self, place: usize, child: PageId) {
-        let word = self.view().bytes.u64_at(place);
-        self.put_u64(place, (word ^ PageId::referred(word).0) | PageId::referred(child.0).0);
     }
 }

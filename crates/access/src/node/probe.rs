@@ -1,4 +1,4 @@
-//! What every search of a node looks at: its prefix and its slots.
+//! What every search of a node looks at: its prefix, its hints, its slots and tails.
 
 use super::{layout::*, view::NodeView};
 use std::cmp::Ordering;
@@ -33,5 +33,27 @@ impl<B: Bytes> NodeView<B> {
     #[inline(always)]
     pub(super) fn slot_at(self, at: usize) -> Slot {
         Slot(self.bytes.u64_at(within_page(at)))
+    }
+
+    /// The range of slots which, by the hints, has the first slot that is not less than `head`: the byte at which it
+    /// begins, and its length in bytes. All slots before the range are less. Its last slot, whose head is the hint, is
+    /// not, unless all slots are less.
+    #[inline(always)]
+    pub(super) fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
+        let shift = hint_shift(count);
+        let range = self.bytes.less_of_16(HINTS_AT, head) << shift;
+        // Near the end of the node the range is moved back until it ends with the last slot, and so begins with some
+        // that are less.
+        let start = range.min(count.saturating_sub(1 << shift));
+        (SLOTS_AT + start * STRIDE, STRIDE << shift)
+    }
+
+    /// Up to eight bytes of a tail as a big-endian number, padded with zeroes.
+    #[inline(always)]
+    pub(super) fn tail_word(self, at: usize, length: usize) -> u64 {
+        // The read ends where these bytes end, so that it does not leave the page.
+        let length = length.min(8);
+        let bytes = self.bytes.be_word_at((at + length).saturating_sub(8));
+        bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0)
     }
 }

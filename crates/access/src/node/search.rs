@@ -153,19 +153,6 @@ impl<B: Bytes> NodeView<B> {
         SLOTS_AT + from * LEAF_STRIDE
     }
 
-    /// The range of slots which, by the hints, has the first slot that is not less than `head`: the byte at which it
-    /// begins, and its length in bytes. All slots before the range are less. Its last slot, whose head is the hint, is
-    /// not, unless all slots are less.
-    #[inline(always)]
-    pub(super) fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
-        let shift = hint_shift(count);
-        let range = self.bytes.less_of_16(HINTS_AT, head) << shift;
-        // Near the end of the node the range is moved back until it ends with the last slot, and so begins with some
-        // that are less.
-        let start = range.min(count.saturating_sub(1 << shift));
-        (SLOTS_AT + start * STRIDE, STRIDE << shift)
-    }
-
     /// Searches the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the head. Gives
     /// the byte where the first one stands that is not less, and the slot itself if it is equal, else [`ABSENT`].
     #[inline(never)]
@@ -196,13 +183,5 @@ impl<B: Bytes> NodeView<B> {
             middle = low + (high - low) / 2;
         }
         (from + low * LEAF_STRIDE, ABSENT)
-    }
-    /// Up to eight bytes of a tail as a big-endian number, padded with zeroes.
-    #[inline(always)]
-    pub(super) fn tail_word(self, at: usize, length: usize) -> u64 {
-        // The read ends where these bytes end, so that it does not leave the page.
-        let length = length.min(8);
-        let bytes = self.bytes.be_word_at((at + length).saturating_sub(8));
-        bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0)
     }
 }

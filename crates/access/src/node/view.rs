@@ -1,6 +1,9 @@
 //! Reading a node, latched or not.
 
-use super::{entry::Item, layout::*};
+use super::{
+    entry::{Entry, Item},
+    layout::*,
+};
 use std::{cmp::Ordering, ops::Range};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
@@ -474,6 +477,24 @@ impl<B: Bytes> NodeView<B> {
     #[inline]
     pub(super) fn slot(self, index: usize) -> Slot {
         Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * LEAF_STRIDE))
+    }
+
+    /// What slot or entry `index` says.
+    #[inline]
+    pub(super) fn item(self, index: usize) -> Item {
+        let word = self.word();
+        let at = SLOTS_AT + index.min(MAX_LEAF_COUNT) * word.stride();
+        if word.head_bytes() == INNER_HEAD_BYTES {
+            self.entry_at(at).into()
+        } else {
+            Slot(self.bytes.u64_at(at)).into()
+        }
+    }
+
+    /// The entry at byte `at`.
+    #[inline]
+    pub(super) fn entry_at(self, at: usize) -> Entry {
+        Entry { head: self.bytes.u64_at(at), word: self.bytes.u64_at(at + 8) }
     }
 
     /// The bytes that some slots and records take in a node with another prefix, as nodes are written now.

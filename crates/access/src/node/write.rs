@@ -1,6 +1,7 @@
 //! Writing to a node: a page, bytes at a place in it, its frame and its hints. Nothing here finds room.
 
 use super::{
+    entry::Item,
     fault::NodeFault,
     frame::Frame,
     layout::*,
@@ -134,6 +135,25 @@ impl<'a> NodeMut<'a> {
         let end = align(at + value.len() + tail.len());
         let Some(record) = self.bytes.get_mut(at..end).filter(|_| at >= HEADER_BYTES) else { return };
         fill_record(record, value, tail);
+    }
+
+    /// Writes slot or entry `index` of a node of the present layout. The child of the entry stays what it is.
+    #[inline]
+    pub(super) fn put_item(&mut self, level: u8, index: usize, item: Item) {
+        if level == 0 {
+            let slot = Slot::with_head((item.head >> 32) as u32, item.rest_length, item.value_code, item.at);
+            return self.put_u64(SLOTS_AT + index * LEAF_STRIDE, slot.0);
+        }
+        self.put_u64(SLOTS_AT + index * INNER_STRIDE, item.head);
+        let place = child_place(index);
+        let lengths = (item.rest_length as u64) << ENTRY_REST_SHIFT | (item.at as u64 / 4) << ENTRY_AT_SHIFT;
+        self.put_u64(place, self.view().child_at(place).0 | lengths);
+    }
+
+    /// Makes the child whose id stands at `place` another one. No page has an id that does not fit.
+    pub(super) fn put_child(&mut self, place: usize, child: PageId) {
+        let word = self.view().bytes.u64_at(place);
+        self.put_u64(place, (word ^ PageId::referred(word).0) | PageId::referred(child.0).0);
     }
 
     #[inline]
