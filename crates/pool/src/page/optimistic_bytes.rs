@@ -480,6 +480,13 @@ mod tests {
                     continue;
                 };
                 assert_eq!(at.min(128 + 16 * count), 128 + 16 * expected, "{bound} among {count}");
+                // Where upper halves tie, a later one may be the first that is not less.
+                let after_ties = (0..count).take_while(|index| number(*index) <= bound).count();
+                let at = view.search_16(64, 128, shift, bound << 32 | 1).unwrap().min(128 + 16 * count);
+                let found = (at - 128) / 16;
+                assert!((expected..=after_ties).contains(&found), "{bound} and more among {count}");
+                // Sixteen are looked at, which goes beyond a range of eight or less.
+                assert!(!(1..=3).contains(&shift) || found == after_ties, "{bound} and more among {count}");
             }
         }
         for from in (0..=PAGE_SIZE).step_by(8) {
