@@ -30,7 +30,7 @@ pub struct StoreArguments {
     pub database: PathBuf,
     #[command(flatten)]
     pub engine: EngineArguments,
-    /// How much memory pages may take
+    /// How much memory the buffer pool may take
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse, allow_negative_numbers = true)]
     pub pool: u64,
 }
@@ -59,10 +59,10 @@ impl WriteArguments {
 /// How the engine uses the system.
 #[derive(clap::Args)]
 pub struct EngineArguments {
-    /// Force a way of giving memory back to the system: process_madvise, madvise or exmap
+    /// Force how memory is given back to the system: process_madvise, madvise or exmap
     #[arg(long, value_name = "METHOD", help_heading = "Engine", hide_short_help = true)]
     pub release_method: Option<ReleaseMethod>,
-    /// Force a way of doing I/O: io_uring or pread
+    /// Force how files are read and written: io_uring or pread
     #[arg(long, value_name = "ENGINE", help_heading = "Engine", hide_short_help = true, value_parser = io_engine)]
     pub io_engine: Option<IoEngine>,
     /// Read and write through the system's page cache, instead of past it

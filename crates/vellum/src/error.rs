@@ -40,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Backup(BackupError),
     /// A restored database would take the place of something that exists.
-    #[error("{} is there already, and a restored database overwrites nothing: name another place{}", path.display(), if *is_log {
+    #[error("{} already exists, and restoring a database overwrites nothing: choose another place{}", path.display(), if *is_log {
         ", or open the database to which this log belongs, and close it"
     } else {
         ""
@@ -110,12 +110,12 @@ pub enum Error {
     )]
     SnapshotTooOld,
     /// The transaction can only be rolled back.
-    #[error("an operation of this transaction failed before: it can only be rolled back, and run again")]
+    #[error("an earlier operation of this transaction failed: it can only be rolled back, and run again")]
     Ended,
     /// The transaction has no such savepoint.
     #[error(
-        "the transaction has no such savepoint: it is of another one, or was taken back when this one was rolled back to an earlier \
-         savepoint"
+        "the transaction has no such savepoint: the savepoint belongs to another transaction, or was released when this one \
+         was rolled back to an earlier savepoint"
     )]
     NoSuchSavepoint,
     /// A table is used in a transaction of a different database.
@@ -134,7 +134,7 @@ pub enum Error {
         table: String,
     },
     /// The database has no log.
-    #[error("the database was opened without a log: nothing of it is durable before it is closed")]
+    #[error("the database was opened without a log: nothing is durable until it is closed")]
     WithoutLog,
     /// The log of the database is not archived.
     #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
@@ -142,7 +142,7 @@ pub enum Error {
     /// The changes that a feed is to start or continue with have been discarded. See
     /// [`Database::changes`](crate::Database::changes).
     #[error(
-        "the changes from {from} on are not in the log any more, nor in an archive of it{}. Copy the tables anew, and follow the \
+        "the log no longer has the changes from {from} on, nor does an archive of it{}. Copy the tables anew, and follow the \
          changes from then on. `Options::log_archive` keeps the log for feeds that were away; without it, raise \
          `ChangesOptions::keep_bytes` for one that is slow",
         oldest.map_or(String::new(), |oldest| format!(", which goes on at {oldest}"))
@@ -165,7 +165,7 @@ pub enum Error {
         end: Lsn,
     },
     /// There is no table of that name.
-    #[error("there is no table {name:?}; `tables` lists those that there are")]
+    #[error("there is no table {name:?}; `tables` lists the existing ones")]
     NoSuchTable {
         /// The name.
         name: String,

@@ -35,7 +35,7 @@ Exits with 3 if anything is damaged.";
 pub struct Arguments {
     #[command(flatten)]
     target: WriteArguments,
-    /// Change nothing, and tell what is there
+    /// Change nothing; report what is there
     #[arg(long)]
     report: bool,
 }

@@ -55,7 +55,7 @@ pub struct Arguments {
     until_lsn: Option<u64>,
     #[command(flatten)]
     engine: EngineArguments,
-    /// How much memory pages may take
+    /// How much memory the buffer pool may take
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse, allow_negative_numbers = true)]
     pool: u64,
 }

@@ -51,7 +51,7 @@ pub struct Arguments {
     /// From the last entry to the first
     #[arg(long, short)]
     reverse: bool,
-    /// At most so many entries
+    /// Show at most this many entries
     #[arg(long, short = 'n', value_name = "COUNT")]
     limit: Option<u64>,
     /// Show keys only

@@ -57,7 +57,7 @@ struct Removal {
     target: WriteArguments,
     /// The table
     table: String,
-    /// Do it: what is removed cannot be had back
+    /// Confirm: what is removed cannot be restored
     #[arg(long, short)]
     yes: bool,
 }

@@ -148,7 +148,7 @@ struct ScanArguments {
     /// Keys that begin with this only
     #[arg(long)]
     prefix: Option<OsString>,
-    /// At most so many entries
+    /// Show at most this many entries
     #[arg(long)]
     limit: Option<u64>,
     /// Keys without values

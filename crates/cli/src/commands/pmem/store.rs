@@ -33,7 +33,7 @@ pub struct StoreArguments {
 /// How changes become durable.
 #[derive(clap::Args, Clone, Copy)]
 pub struct PersistenceArguments {
-    /// How changes become durable: dax, flushless or msync; found out if not given
+    /// How changes become durable: dax, flushless or msync; detected if not given
     #[arg(long, value_name = "WAY")]
     pub persistence: Option<Persistence>,
     /// Believe --persistence although the system does not confirm that the file is persistent memory. If it is not true,

@@ -67,7 +67,7 @@ pub struct Arguments {
     /// The database file to make
     #[arg(long, value_name = "FILE", default_value = "tour.vellum")]
     database: PathBuf,
-    /// How much memory pages may take [default: an eighth of the data, at least 1 MiB]
+    /// How much memory the buffer pool may take [default: an eighth of the data, at least 1 MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pool: Option<u64>,
     /// Replace the file, whatever it is
