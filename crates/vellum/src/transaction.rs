@@ -333,10 +333,16 @@ impl Transaction {
     ) -> Result<Tree<'t, Pool>> {
         let tree = self.read_untracked(table)?;
         if self.open.transaction.is_serializable() {
-            let forgets = self.open.inner.is_planted(Plant::AbsentKeysForgotten);
-            let keys =
-                keys.into_iter().filter(|key| !forgets || matches!(tree.get(key.as_ref()), Ok(Some(_))));
-            if self.open.transaction.note_keys(tree.root(), keys) {
+            let transaction = &self.open.transaction;
+            let is_first = if self.open.inner.is_planted(Plant::AbsentKeysForgotten) {
+                let is_there = |key: &_| matches!(tree.get(AsRef::as_ref(key)), Ok(Some(_)));
+                // Nothing is looked up while what was read is locked.
+                let present: Vec<_> = keys.into_iter().filter(is_there).collect();
+                transaction.note_keys(tree.root(), present)
+            } else {
+                transaction.note_keys(tree.root(), keys)
+            };
+            if is_first {
                 self.keep(table, tree.root());
             }
         }
