@@ -40,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Backup(BackupError),
     /// A restored database would take the place of something that exists.
-    #[error("{} already exists, and restoring a database overwrites nothing: choose another place{}", path.display(), if *is_log {
+    #[error("{} is there already, and restoring a database overwrites nothing: choose another place{}", path.display(), if *is_log {
         ", or open the database to which this log belongs, and close it"
     } else {
         ""
