@@ -20,7 +20,7 @@ use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex};
 use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
-use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
+use vellum_vm::{CreateMode, Directory, File};
 
 /// The pool's counters and its current state.
 pub type Statistics = PoolStatistics;
@@ -75,7 +75,7 @@ impl Database {
         let path = path.as_ref();
         match PoolFile::open(path, &options.pool) {
             Err(error) if is_to_be_recovered(&error, options) => {
-                let log = Arc::new(DiskDirectory::new(&log_place::path_of(path)));
+                let log = Arc::new(log_place::directory_of(path));
                 Self::recover_in_memory(Arc::new(in_memory::open_base(path, options)?), log, options)
             }
             file => Self::open_file(file?, LogPlace::beside(path), options),

@@ -27,8 +27,9 @@ impl LogPlace {
 
     /// The directory beside a database's file.
     pub fn beside(file: &Path) -> Self {
-        let path = path_of(file);
-        Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) }
+        let directory = directory_of(file);
+        let path = directory.path().to_owned();
+        Self { directory: Some(Arc::new(directory)), path: Some(path) }
     }
 
     /// Creates the directory durably, if it does not exist.
@@ -57,6 +58,12 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
+}
+
+/// The directory of the log of a database, which stays the same one while the database is open: if the database is moved,
+/// another one may be made at its place, with a log of its own.
+pub(crate) fn directory_of(file: &Path) -> DiskDirectory {
+    DiskDirectory::held(&path_of(file))
 }
 
 /// The path of the log of a database.

@@ -172,8 +172,9 @@ impl Options {
     /// archive has gaps, and nothing can be restored across a gap; a new backup makes a new start.
     #[must_use]
     pub fn log_archive(mut self, directory: impl AsRef<Path>) -> Self {
-        self.archive_path = Some(directory.as_ref().to_owned());
-        self.log_settings.archive = Some(Arc::new(DiskDirectory::new(directory.as_ref())));
+        let directory = DiskDirectory::new(directory.as_ref());
+        self.archive_path = Some(directory.path().to_owned());
+        self.log_settings.archive = Some(Arc::new(directory));
         self
     }
 

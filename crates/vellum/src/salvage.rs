@@ -16,7 +16,7 @@ use vellum_access::{Salvaged, Tree};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{PoolError, PoolFile, Remains};
 use vellum_txn::{TxnError, is_segment};
-use vellum_vm::{CreateMode, Directory, DiskDirectory, File, OverlayFile};
+use vellum_vm::{CreateMode, Directory, File, OverlayFile};
 
 /// A database that is only inspected, whatever state it is in. See [`Salvage::open`].
 pub struct Salvage {
@@ -106,7 +106,7 @@ impl Salvage {
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = Arc::new(open_base(path, options)?);
-        Self::open_on(file, Arc::new(DiskDirectory::new(&log_place::path_of(path))), options)
+        Self::open_on(file, Arc::new(log_place::directory_of(path)), options)
     }
 
     /// As [`open`](Self::open), in a directory that may be simulated.

@@ -3,9 +3,12 @@
 use crate::disk::{DiskFile, sync_directory};
 use crate::{File, FileOptions, VmError};
 use std::fmt;
+use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Opens, lists, renames and removes files. Shared by threads.
 pub trait Directory: Send + Sync + fmt::Debug {
@@ -49,7 +52,8 @@ pub trait Directory: Send + Sync + fmt::Debug {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory of the file system.
+/// A directory of the file system. Its path is made absolute when this is made, so that it does not depend on the
+/// working directory later.
 ///
 /// # Examples
 /// ```
@@ -66,23 +70,62 @@ pub trait Directory: Send + Sync + fmt::Debug {
 #[derive(Clone, Debug)]
 pub struct DiskDirectory {
     path: PathBuf,
+    /// Present if it stays the same directory.
+    held: Option<Arc<OnceLock<Held>>>,
+}
+
+/// A directory that is held open.
+#[derive(Debug)]
+struct Held {
+    directory: fs::File,
+    /// A path that leads to it, wherever it is.
+    place: PathBuf,
 }
 
 impl DiskDirectory {
-    /// The directory at this path, which must exist by the time it is used.
+    /// The directory that is at this path whenever it is used.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        // This fails only if the path is empty, or there is no working directory.
+        Self { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), held: None }
+    }
+
+    /// The directory that is at this path when it is first used. It stays the same one, even if it is moved and another
+    /// directory takes its path: files that belong together are found and made in one directory. For that, `/proc` must
+    /// be there; without it this is as [`new`](Self::new).
+    pub fn held(path: &Path) -> Self {
+        Self { held: Some(Arc::default()), ..Self::new(path) }
     }
 
     /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// A path by which the directory can be used now.
+    fn place(&self) -> io::Result<&Path> {
+        let Some(held) = &self.held else { return Ok(&self.path) };
+        if let Some(held) = held.get() {
+            return Ok(&held.place);
+        }
+        let new = Held::open(&self.path)?;
+        Ok(&held.get_or_init(|| new).place)
+    }
+}
+
+impl Held {
+    fn open(path: &Path) -> io::Result<Self> {
+        let directory = fs::File::open(path)?;
+        let about = directory.metadata()?;
+        let place = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (about.dev(), about.ino());
+        let leads_there = fs::metadata(&place).is_ok_and(is_same);
+        Ok(Self { directory, place: if leads_there { place } else { path.to_owned() } })
+    }
 }
 
 impl Directory for DiskDirectory {
     fn make(&self) -> Result<(), VmError> {
-        match std::fs::create_dir(&self.path) {
+        match fs::create_dir(&self.path) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 Err(VmError::Open { path: self.path.clone(), action: "make the directory", source })
             }
@@ -91,12 +134,16 @@ impl Directory for DiskDirectory {
     }
 
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
-        Ok(Arc::new(DiskFile::open(&self.path.join(name), options)?))
+        let path = self.path.join(name);
+        match self.place() {
+            Ok(place) => Ok(Arc::new(DiskFile::open_at(&place.join(name), path, options)?)),
+            Err(source) => Err(VmError::Open { path, action: "open the directory of", source }),
+        }
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(self.place()?)? {
             let entry = entry?;
             // Entries that are not files, or whose names are not text, are not ours.
             if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
@@ -108,14 +155,19 @@ impl Directory for DiskDirectory {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.path.join(name))
+        fs::remove_file(self.place()?.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.path.join(from), self.path.join(to))
+        let place = self.place()?;
+        fs::rename(place.join(from), place.join(to))
     }
 
     fn sync(&self) -> io::Result<()> {
-        sync_directory(&self.path)
+        let place = self.place()?;
+        match self.held.as_ref().and_then(|held| held.get()) {
+            Some(held) => held.directory.sync_all(),
+            None => sync_directory(place),
+        }
     }
 }

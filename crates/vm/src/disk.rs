@@ -54,17 +54,24 @@ impl DiskFile {
     /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if something that the options insist on is not
     /// available.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, VmError> {
-        let (file, created) = open_locked(path, options)?;
-        let prepared = prepare(&file, created, path, options).inspect_err(|_| {
-            if created {
-                // The file is empty, and no other process can have it while it is locked.
-                let _ = std::fs::remove_file(path);
-            }
+        Self::open_at(path, path.to_owned(), options)
+    }
+
+    /// As [`open`](Self::open), for a file that is opened at `place`, and has `path` as its name for people.
+    pub(crate) fn open_at(place: &Path, path: PathBuf, options: &FileOptions) -> Result<Self, VmError> {
+        let opened = open_locked(place, options).and_then(|(file, created)| {
+            let prepared = prepare(&file, created, place, options).inspect_err(|_| {
+                if created {
+                    // The file is empty, and no other process can have it while it is locked.
+                    let _ = std::fs::remove_file(place);
+                }
+            });
+            prepared.map(|prepared| (file, created, prepared))
         });
-        let (direct, rings) = prepared?;
+        let (file, created, (direct, rings)) = opened.map_err(|error| error.of_file(&path))?;
         Ok(Self {
             plain: Plain { file, direct, read_only: options.read_only },
-            path: path.to_owned(),
+            path,
             created,
             rings,
             cached: OnceLock::new(),

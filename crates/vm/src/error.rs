@@ -5,7 +5,7 @@
 use crate::{IoEngine, ReleaseMethod};
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vellum_base::{PAGE_SIZE, shown};
 
 /// The reason why the kernel, or this layer on its behalf, refused something.
@@ -157,6 +157,20 @@ pub enum VmError {
         /// The known names.
         known: &'static str,
     },
+}
+
+impl VmError {
+    /// The same error, about the file of this path.
+    pub(crate) fn of_file(mut self, of: &Path) -> Self {
+        if let Self::Open { path, .. }
+        | Self::Locked { path, .. }
+        | Self::DirectUnavailable { path, .. }
+        | Self::EngineUnavailable { path, .. } = &mut self
+        {
+            of.clone_into(path);
+        }
+        self
+    }
 }
 
 /// The process or handle that has a file open.

@@ -36,9 +36,35 @@ fn kind(error: VmError) -> Option<ErrorKind> {
 }
 
 #[test]
-fn both_kinds_of_directory_do_the_same() {
+fn a_directory_that_is_held_stays_the_same_one() {
     let temporary = tempfile::tempdir().unwrap();
-    for directory in [&DiskDirectory::new(temporary.path()) as &dyn Directory, &SimulatedDisk::new(1)] {
+    let [place, moved] = ["place", "moved"].map(|name| temporary.path().join(name));
+    std::fs::create_dir(&place).unwrap();
+    let (by_path, held) = (DiskDirectory::new(&place), DiskDirectory::held(&place));
+    drop(held.open("old", &options(CreateMode::CreateNew)).unwrap());
+    std::fs::rename(&place, &moved).unwrap();
+    assert_eq!(by_path.names().unwrap_err().kind(), ErrorKind::NotFound);
+    std::fs::create_dir(&place).unwrap();
+    drop(by_path.open("other", &options(CreateMode::CreateNew)).unwrap());
+    held.rename("old", "new").unwrap();
+    drop(held.open("more", &options(CreateMode::CreateNew)).unwrap());
+    held.sync().unwrap();
+    assert_eq!(held.names().unwrap(), ["more", "new"]);
+    assert_eq!(by_path.names().unwrap(), ["other"]);
+    assert_eq!(DiskDirectory::new(&moved).names().unwrap(), ["more", "new"]);
+    held.remove("more").unwrap();
+    assert_eq!(DiskDirectory::new(&moved).names().unwrap(), ["new"]);
+    // What people read has the path that they know.
+    let _open = held.open("new", &options(CreateMode::OpenExisting)).unwrap();
+    let error = held.open("new", &options(CreateMode::OpenExisting)).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("{} is locked", place.join("new").display())), "{error}");
+}
+
+#[test]
+fn all_kinds_of_directory_do_the_same() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (by_path, held) = (DiskDirectory::new(temporary.path()), DiskDirectory::held(temporary.path()));
+    for directory in [&by_path as &dyn Directory, &held, &SimulatedDisk::new(1)] {
         let open = |name: &str, create| directory.open(name, &options(create));
         assert_eq!(directory.names().unwrap(), [""; 0]);
         assert_eq!(kind(open("b", CreateMode::OpenExisting).unwrap_err()), Some(ErrorKind::NotFound));

@@ -21,7 +21,6 @@
 //! form a sequence lock: they load the word (acquire), read, and compare the word again after an acquire fence. The
 //! counterpart is the release fence after each exclusive acquisition: a reader that saw any byte written under the
 //! latch also sees the word as latched, or a later version.
-//! latch also sees the word as latched, or a later version.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 

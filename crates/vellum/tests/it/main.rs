@@ -20,6 +20,7 @@ mod full_log;
 mod heaps;
 mod loading;
 mod lookups;
+mod moved;
 mod nested;
 mod nested_runs;
 mod old_snapshots;
