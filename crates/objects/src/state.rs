@@ -15,7 +15,7 @@ pub(crate) const ROOMY: usize = ROOM / 2;
 pub struct HeapState {
     /// The page in which each thread allocates.
     pub(crate) current: AppendHints,
-    /// The page of each thread's last miss, and how many pages it read then.
+    /// The run of pages around each thread's last misses.
     pub(crate) missed: AppendHints,
     /// The object with the roots; zero while it is not known.
     pub(crate) anchor: AtomicU64,

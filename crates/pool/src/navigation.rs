@@ -350,6 +350,11 @@ impl AsynchronousReads for Pool {
     fn is_evicted(&self, page: PageId) -> bool {
         self.within(page) && self.table().state(page).load().is_evicted()
     }
+
+    fn is_used(&self, page: PageId) -> bool {
+        let is_used = |now: Word| !now.is_evicted() && !now.is_marked();
+        self.within(page) && is_used(self.table().state(page).load())
+    }
 }
 
 impl Streams for Pool {

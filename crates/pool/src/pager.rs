@@ -454,6 +454,12 @@ pub trait AsynchronousReads: Navigation {
     fn is_evicted(&self, _page: PageId) -> bool {
         false
     }
+
+    /// Whether a page is in memory, and has been used since it was read ahead, or since the clock passed it last. A
+    /// hint; false by default.
+    fn is_used(&self, _page: PageId) -> bool {
+        false
+    }
 }
 
 /// Extents and pages that are written in order or read in parts, past the pool.
