@@ -311,6 +311,15 @@ impl Pool {
         self.allocator.storage().damaged_superblocks()
     }
 
+    /// Writes the copies of the superblock again that are damaged on storage, and returns their pages. Nothing else
+    /// changes. While the file is in use none is written: the close, or the next checkpoint, writes both.
+    ///
+    /// # Errors
+    /// If the file is open for reading only, or they cannot be written.
+    pub fn mend_superblocks(&self) -> Result<Vec<PageId>, PoolError> {
+        self.allocator.storage().mend_superblocks()
+    }
+
     /// What the pool has done, and its present state.
     pub fn statistics(&self) -> PoolStatistics {
         let (table, storage, counters) = (self.table(), self.allocator.storage(), &self.table().counters);

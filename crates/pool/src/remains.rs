@@ -6,7 +6,7 @@ use crate::{
     error::PoolError,
     file::{
         copy_basis::CopyBasis,
-        lifecycle::left_superblock,
+        lifecycle::{damaged_superblocks, left_superblock},
         superblock::{ROOTS, State, Superblock},
     },
     options::PoolOptions,
@@ -30,6 +30,11 @@ impl Remains {
     pub fn of(file: &dyn File, options: &PoolOptions) -> Result<Self, PoolError> {
         let superblock = left_superblock(file, &options.application)?;
         Ok(Self { superblock, application: options.application.clone() })
+    }
+
+    /// The copies of the superblock in a file that are damaged, or cannot be read.
+    pub fn damaged_superblocks(file: &dyn File) -> Vec<PageId> {
+        damaged_superblocks(file)
     }
 
     /// Whether a superblock is sound: then the application's roots are known, and whether the file was closed.

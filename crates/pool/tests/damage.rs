@@ -112,6 +112,28 @@ fn one_damaged_superblock_is_reported_and_does_no_harm() {
 }
 
 #[test]
+fn a_damaged_superblock_is_written_again_and_nothing_else() {
+    let (image, model, _) = sample();
+    for page in 0..2u64 {
+        let file = damaged(&image, (page * PAGE_SIZE as u64 + 100) * 8);
+        let pool = open(&file).unwrap();
+        assert_eq!(pool.mend_superblocks().unwrap(), [PageId(page)]);
+        assert_eq!((pool.mend_superblocks().unwrap(), pool.damaged_superblocks()), (Vec::new(), Vec::new()));
+        drop(pool);
+        // Either copy suffices.
+        for other in 0..2u64 {
+            let byte = other * PAGE_SIZE as u64 + 100;
+            file.flip_bit(byte * 8);
+            let pool = open(&file).unwrap();
+            assert_eq!(pool.damaged_superblocks(), [PageId(other)]);
+            verify(&pool, &model).unwrap();
+            drop(pool);
+            file.flip_bit(byte * 8);
+        }
+    }
+}
+
+#[test]
 fn two_damaged_superblocks_are_an_error() {
     let (image, ..) = sample();
     let file = damaged(&image, 60 * 8);

@@ -507,6 +507,11 @@ impl DurablePool {
         }
     }
 
+    /// The archive of the log, if it has one.
+    pub fn archive(&self) -> Option<&Archive> {
+        self.logged.as_ref()?.archiver.as_ref().map(|archiver| archiver.archive())
+    }
+
     /// Brings the file up to date, marks it as closed, and removes the log. The next change opens it again only if
     /// there is no log.
     ///

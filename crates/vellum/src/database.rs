@@ -441,8 +441,13 @@ impl Database {
     /// # Errors
     /// As for `close`. Without a log the call may be repeated; after a failed sync every further attempt fails.
     pub fn close_in_place(&mut self) -> Result<()> {
+        self.inner_if_alone()?.close()
+    }
+
+    /// What all handles share, if this is the only one.
+    pub(crate) fn inner_if_alone(&mut self) -> Result<&mut Inner> {
         let handles = Arc::strong_count(&self.inner) - 1;
-        Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?.close()
+        Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })
     }
 
     /// The space taken by the history of records that transactions may still read.

@@ -1,21 +1,23 @@
 //! Inspecting a crashed or damaged database without changing it, and extracting what can be read.
 
 use crate::{
-    Database, Error, Options, Recovery, Result,
+    Database, Error, Options, Problem, Recovery, Result,
     catalog::{self, CATALOG_SLOT, TableRecord},
     in_memory::{Recovered, open_base, recover_in_memory},
     log_place,
     scan::{Scan, is_made_up_for},
+    verify,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::Path,
     sync::Arc,
 };
 use vellum_access::{Salvaged, Tree};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{PoolError, PoolFile, Remains};
-use vellum_txn::{TxnError, is_segment};
+use vellum_txn::{LogError, TxnError, is_segment};
 use vellum_vm::{CreateMode, Directory, File, OverlayFile};
 
 /// A database that is only inspected, whatever state it is in. See [`Salvage::open`].
@@ -24,6 +26,7 @@ pub struct Salvage {
     damage: Vec<Error>,
     left: LeftBy,
     scanned: Option<Scanned>,
+    damaged_superblocks: usize,
     /// The roots of tables whose names are lost, by the names given to them.
     nameless: BTreeMap<String, PageId>,
 }
@@ -102,7 +105,8 @@ impl Salvage {
     /// [`scanned`](Self::scanned).
     ///
     /// # Errors
-    /// If there is no such file, it is not a database, or another process has it open for writing.
+    /// If there is no such file, it is not a database, or another process has it open for writing; if the system denies
+    /// permission for its log, or memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = Arc::new(open_base(path, options)?);
@@ -121,7 +125,7 @@ impl Salvage {
 
     fn open_on(file: Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         let read_only = options.clone().read_only(true);
-        match Self::open_known(&file, log.clone(), options) {
+        let opened = match Self::open_known(&file, log.clone(), options) {
             Err(error)
                 if is_made_up_for(&error)
                     && PoolFile::open_unrecovered(file.clone(), &read_only.pool).is_err() =>
@@ -129,7 +133,8 @@ impl Salvage {
                 Self::open_scanned(&file, log, options, error)
             }
             opened => opened,
-        }
+        };
+        Ok(Self { damaged_superblocks: Remains::damaged_superblocks(&*file).len(), ..opened? })
     }
 
     /// Opens a database whose superblocks and space map are sound.
@@ -141,7 +146,7 @@ impl Salvage {
                 let opened = PoolFile::open_on(file.clone(), &options.clone().read_only(true).pool)?;
                 Self::of(&file, opened, options, (recovery, left, damage))
             }
-            Err(error @ Error::Log(TxnError::Log(_) | TxnError::Record { .. })) => {
+            Err(error @ Error::Log(TxnError::Log(_) | TxnError::Record { .. })) if !is_refused(&error) => {
                 Self::open_without_log(file, options, error)
             }
             Err(error) => Err(error),
@@ -172,8 +177,12 @@ impl Salvage {
         let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
         let rebuilt: Arc<dyn File> = Arc::new(OverlayFile::over(file.clone()).map_err(failed)?);
         remains.rebuild(&*rebuilt, std::mem::take(&mut scan.extents), catalog)?;
-        let has_log = log.names().is_ok_and(|names| names.iter().any(|name| is_segment(name)));
+        let has_log = match log.names() {
+            Err(source) if is_refusal(&source) => return Err(log_error(source)),
+            names => names.is_ok_and(|names| names.iter().any(|name| is_segment(name))),
+        };
         let mut salvage = match Self::open_known(&rebuilt, log, options) {
+            Err(error) if is_refused(&error) => return Err(error),
             // The log may not fit pages that are damaged.
             Err(error) => Self::open_without_log(&rebuilt, options, error)?,
             Ok(salvage) => salvage,
@@ -194,7 +203,8 @@ impl Salvage {
         (recovery, left, damage): (Option<Recovery>, LeftBy, Vec<Error>),
     ) -> Result<Self> {
         let database = Database::looked_at(opened, recovery, options)?;
-        let mut salvage = Self { database, damage, left, scanned: None, nameless: BTreeMap::new() };
+        let mut salvage =
+            Self { database, damage, left, scanned: None, damaged_superblocks: 0, nameless: BTreeMap::new() };
         salvage.find_nameless(&**file)?;
         Ok(salvage)
     }
@@ -251,6 +261,12 @@ impl Salvage {
         self.scanned.as_ref()
     }
 
+    /// How many of the two copies of the superblock are damaged. Nothing is lost with one: see
+    /// [`Database::mend_superblocks`].
+    pub fn damaged_superblocks(&self) -> usize {
+        self.damaged_superblocks
+    }
+
     /// The tables whose names were lost with a part of the catalog. They are called `lost-1` and so on, and their keys
     /// and values are bytes, whatever types they had. If the space map is damaged too, dropped tables may be among
     /// them.
@@ -269,6 +285,17 @@ impl Salvage {
     /// The names of the heaps of objects that can be found. Their objects are not extracted.
     pub fn heaps(&self) -> Vec<String> {
         self.named().1
+    }
+
+    /// Reads all of a heap of objects, and returns what is wrong with it, as [`Database::verify`] does. `None` if that is
+    /// unknown: without the space map of the file ([`scanned`](Self::scanned)) it is not known which pages belong together.
+    ///
+    /// # Errors
+    /// If there is no such heap.
+    pub fn verify_heap(&self, name: &str) -> Result<Option<Vec<Problem>>> {
+        let record = catalog::find(catalog::tree(self.pool()), name)?.filter(|record| record.is_heap);
+        let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        Ok(self.scanned.is_none().then(|| verify::heap(self.pool(), record.root, name)))
     }
 
     /// The tables and the heaps that the catalog names, and what is lost of it.
@@ -321,4 +348,25 @@ impl Salvage {
     fn pool(&self) -> &vellum_pool::Pool {
         self.database.inner().pool()
     }
+}
+
+/// Whether the log is perhaps whole, and only cannot be read now: the system denies permission, or memory. What a device
+/// fails to read counts as damaged.
+fn is_refused(error: &Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(is_refusal) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::OutOfMemory)
+}
+
+fn log_error(source: io::Error) -> Error {
+    TxnError::from(LogError::Files { action: "list the files", source }).into()
 }

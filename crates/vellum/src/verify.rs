@@ -163,15 +163,27 @@ impl Seen<'_> {
     }
 }
 
+impl<'v> Seen<'v> {
+    fn none(pool: &'v Pool, report: &'v mut dyn FnMut(Progress)) -> Self {
+        let statistics = pool.statistics();
+        let pages = vec![0; statistics.pages_in_file.div_ceil(64) as usize];
+        let progress = Progress { pages_done: 0, pages_total: statistics.pages_allocated };
+        Self { pool, pages, progress, report }
+    }
+}
+
+/// Verifies a heap alone.
+pub(crate) fn heap(pool: &Pool, root: PageId, name: &str) -> Vec<Problem> {
+    let (mut report, mut quiet) = (VerifyReport::default(), |_| {});
+    let mut seen = Seen::none(pool, &mut quiet);
+    verify_tree(Tree::open(pool, root), Some(name), &mut seen, &mut report);
+    verify_heap(root, name.to_owned(), &mut seen, &mut report);
+    report.problems
+}
+
 pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyReport {
     let mut report = VerifyReport::default();
-    let statistics = pool.statistics();
-    let mut seen = Seen {
-        pool,
-        pages: vec![0; statistics.pages_in_file.div_ceil(64) as usize],
-        progress: Progress { pages_done: 0, pages_total: statistics.pages_allocated },
-        report: &mut progress,
-    };
+    let mut seen = Seen::none(pool, &mut progress);
     for extent in pool.own_extents() {
         seen.claim(extent);
     }

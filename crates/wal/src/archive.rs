@@ -102,6 +102,18 @@ impl Archive {
         })
     }
 
+    /// Removes the parts, of a database that is not needed any more.
+    ///
+    /// # Errors
+    /// As for [`parts`](Self::parts), and if a file cannot be removed. Those before it are gone then.
+    pub fn remove_parts(&self) -> Result<(), ArchiveError> {
+        // The last first: what is left if this is interrupted has no gap.
+        for part in self.parts()?.iter().rev() {
+            self.directory.remove(&part.name()).map_err(write_error)?;
+        }
+        self.directory.sync().map_err(write_error)
+    }
+
     /// The names of the parts. They have 16 hexadecimal digits, so their order is that of the log.
     fn names(&self) -> Result<Vec<String>, ArchiveError> {
         let names = self.directory.names().map_err(|source| ArchiveError::Read { source })?;

@@ -363,6 +363,28 @@ impl Storage {
         damaged_superblocks(&*self.file)
     }
 
+    /// Writes the superblocks again if copies of them are damaged on storage, and returns these. While the file is in use
+    /// nothing is written, because the next checkpoint writes both.
+    ///
+    /// # Errors
+    /// If the file is open for reading only, or they cannot be written.
+    pub(crate) fn mend_superblocks(&self) -> Result<Vec<PageId>, PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        self.refuse_if_poisoned()?;
+        let mut superblock = self.lock_superblock();
+        if superblock.state != State::Closed {
+            return Ok(Vec::new());
+        }
+        let damaged = damaged_superblocks(&*self.file);
+        if !damaged.is_empty() {
+            // The newest sound copy is the second to be overwritten.
+            self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock))?;
+        }
+        Ok(damaged)
+    }
+
     /// # Errors
     /// If a sync has failed.
     pub(crate) fn refuse_if_poisoned(&self) -> Result<(), PoolError> {
