@@ -33,6 +33,10 @@ fn a_store_is_made_filled_listed_and_checked() {
         );
         assert!(place.run(&["pmem", "verify", name]).ok().contains("as it should be"));
     }
+    let created = place.run(&["pmem", "create", "other", "--chunk", "1MiB", "--json"]).json();
+    assert_eq!((&created[0]["store"], &created[0]["persistence"]), (&"other".into(), &"msync".into()));
+    let verified = place.run(&["pmem", "verify", "any"]).ok();
+    assert!(verified.contains("zeroes counts as free"), "{verified}");
     place.run(&["pmem", "put", "one", "short", "value--1"]).fails(2, &["8 bytes"]);
 }
 

@@ -57,7 +57,7 @@ enum Command {
     Scan(ScanArguments),
     /// Show how large a store is, and how changes become durable
     Stat(OnlyStore),
-    /// Check every block and every record
+    /// Check every block and every record; a record that has become zeroes is taken for free room, and not noticed
     Verify(OnlyStore),
     /// Measure a new store, which is removed afterwards
     Bench(bench::Arguments),
@@ -193,7 +193,15 @@ impl WithLayout for Create<'_> {
 
 fn create(arguments: &CreateArguments, general: &General) -> Result {
     let store = with_layout(arguments.layout.shape(), Create(arguments))?;
-    let (path, persistence) = (shown(&arguments.store.store), store.persistence());
+    let (path, persistence) = (&arguments.store.store, store.persistence());
+    if general.json {
+        return print(&serde_json::json!({
+            "store": path.display().to_string(),
+            "result": "created",
+            "persistence": persistence,
+        }));
+    }
+    let path = shown(path);
     remark(general.quiet, format_args!("created {path}: changes become durable by {persistence}"));
     Ok(())
 }
@@ -392,7 +400,11 @@ fn verify(arguments: &OnlyStore, general: &General) -> Result {
     } else {
         let records = size::counted(recovery.records, "record", "records");
         let sums = if store.statistics().checksums { "" } else { " (they carry no checksums)" };
-        let verdict = if recovery.damage_count == 0 { "everything is as it should be" } else { "damaged" };
+        let verdict = if recovery.damage_count == 0 {
+            "what is there is as it should be (what has become zeroes counts as free)"
+        } else {
+            "damaged"
+        };
         out.line(format_args!(
             "{records} in {} blocks verified{sums}: {verdict}",
             size::count(recovery.blocks)
