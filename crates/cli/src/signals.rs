@@ -3,7 +3,7 @@
 //! The first signal sets a flag, which loops check; the second ends the process at once. No signal is caught until
 //! [`watch`] is called, when a database is opened for writing.
 
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Result};
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
@@ -35,6 +35,31 @@ pub fn interrupted() -> bool {
 }
 
 /// Fails if a signal has arrived.
-pub fn check() -> crate::failure::Result {
-    if interrupted() { Err(Failure::new(Code::Interrupted, "interrupted")) } else { Ok(()) }
+pub fn check() -> Result {
+    if interrupted() { Err(interruption()) } else { Ok(()) }
+}
+
+/// What came of work that a signal ends: what is done is done, even if a signal has arrived since.
+pub fn outcome<T, E: Into<Failure>>(done: Result<T, E>) -> Result<T> {
+    outcome_if(done, interrupted())
+}
+
+fn outcome_if<T, E: Into<Failure>>(done: Result<T, E>, interrupted: bool) -> Result<T> {
+    done.map_err(|error| if interrupted { interruption() } else { error.into() })
+}
+
+fn interruption() -> Failure {
+    Failure::new(Code::Interrupted, "interrupted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_when_a_signal_arrives_is_done() {
+        assert_eq!(outcome_if(Ok::<_, Failure>(7), true).unwrap(), 7);
+        assert_eq!(outcome_if(Err::<(), _>(Failure::no("")), true).unwrap_err().code, Code::Interrupted);
+        assert_eq!(outcome_if(Err::<(), _>(Failure::no("")), false).unwrap_err().code, Code::No);
+    }
 }

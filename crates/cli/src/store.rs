@@ -1,8 +1,9 @@
 //! Opening and closing databases, with errors that say what can be done.
 
 use crate::{
-    arguments::{StoreArguments, WriteArguments},
+    arguments::{General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
+    progress::remark,
     signals,
 };
 use std::{
@@ -20,24 +21,40 @@ use vellum_base::shown;
 /// How many bytes of a value are read at once.
 pub const PART_BYTES: usize = 64 << 10;
 
-/// Opens a database for reading. Other processes may have it open at the same time.
-pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
-    let path = &arguments.database;
-    if existing_file(path)?.is_none() {
-        return Err(missing(path));
+/// Opens a database for reading. Other processes may have it open at the same time, and no file is changed. If it was not
+/// closed, it is recovered in memory: recovering it in its file would give up the log, which may have to be archived.
+pub fn open_to_read(arguments: &StoreArguments, general: &General) -> Result<Database> {
+    let database = look_at(arguments)?;
+    if database.recovery().is_some() {
+        remark(
+            general.quiet,
+            format_args!(
+                "{} was not closed: what its log holds was done again in memory, as by each command that only reads it; \
+                 `vellum recover` does it in the file, once (with the same --archive, if its log is archived)",
+                shown(&arguments.database)
+            ),
+        );
     }
-    let options = arguments.engine.options(arguments.pool);
-    let database = open(path, &options.clone().read_only(true))?;
+    Ok(database)
+}
+
+/// As [`open_to_read`], and fails if the database was not closed, because only what is in its file can be copied.
+pub fn open_to_copy(arguments: &StoreArguments) -> Result<Database> {
+    let database = look_at(arguments)?;
     if database.recovery().is_none() {
         return Ok(database);
     }
-    // The database was recovered in memory, which the next command would have to do again. So recover it in its file,
-    // unless that must not be changed.
-    drop(database);
-    if let Ok(recovered) = open(path, &options) {
-        close(recovered)?;
-    }
-    open(path, &options.read_only(true))
+    Err(Failure::usage(format!(
+        "{} was not closed, and its log holds changes that its file lacks: recover it first with `vellum recover` (with the \
+         same --archive, if its log is archived)",
+        shown(&arguments.database)
+    )))
+}
+
+fn look_at(arguments: &StoreArguments) -> Result<Database> {
+    let path = &arguments.database;
+    require_file(path)?;
+    open(path, &arguments.engine.options(arguments.pool).read_only(true))
 }
 
 /// Fails if there is no file at the path of a database.
@@ -76,14 +93,16 @@ pub fn create(path: &Path, options: &Options) -> Result<Database> {
     Database::create(path, options).map_err(|error| explain(path, error))
 }
 
-/// Removes a database that was created in vain, while no other process can have it open.
+/// Removes a database that was created in vain, and what is archived of its log.
 pub fn discard(database: Database) {
-    // If this fails, an empty database stays.
-    let _ = std::fs::remove_file(database.path());
+    let path = database.path().to_owned();
+    if let Err(error) = database.discard() {
+        remark(false, format_args!("a database without entries stays at {}: {error}", shown(&path)));
+    }
 }
 
 /// Says what can be done about a database that could not be opened or created.
-fn explain(path: &Path, error: Error) -> Failure {
+pub fn explain(path: &Path, error: Error) -> Failure {
     let (refused, kind, exists) = (is_refused(&error), error.kind(), path.exists());
     let unfinished = matches!(&error, Error::Pool(PoolError::Unfinished { .. }));
     let no_addresses = matches!(&error, Error::Pool(PoolError::Vm(VmError::AddressSpace { .. })));
@@ -117,7 +136,8 @@ pub fn close(database: Database) -> Result {
     let path = database.path().to_owned();
     database.close().map_err(|error| {
         Failure::from(error).after(format_args!("cannot close {}", shown(&path))).and(
-            "Make room or mend the device; the next command that opens the database recovers what its log holds",
+            "Make room or mend the device; then `vellum recover`, with the same --archive if there was one, or the next command that \
+             changes the database, recovers what its log holds",
         )
     })
 }
@@ -204,6 +224,18 @@ pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
+/// Fails if a path cannot be the name of a file that is to be made, because it names a directory.
+pub fn check_new_file(path: &Path) -> Result {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if path.file_name().is_none() || bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
+        return Err(Failure::usage(format!(
+            "{} is the name of a directory; name the file that is to be made",
+            shown(path)
+        )));
+    }
+    Ok(())
+}
+
 fn missing(path: &Path) -> Failure {
     let message = format!(
         "there is no file {}; check the name, or create a database with `vellum put` or `vellum import`",
@@ -219,8 +251,14 @@ pub fn directory(path: &Path) -> &Path {
 
 /// Whether the system denied permission.
 fn is_refused(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied)
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Reads a value in parts, the first `most` bytes of it.

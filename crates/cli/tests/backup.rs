@@ -50,9 +50,62 @@ fn what_was_killed_is_recovered_and_backed_up() {
     // It is open here.
     place.run(&["backup", "d", "b"]).fails(4, &["Database::backup", "may go on meanwhile"]);
     assert!(!place.path("b").exists());
+    place
+        .run(&["backup", "crashed", "b"])
+        .fails(2, &["crashed was not closed", "`vellum recover`", "--archive"]);
+    assert!(!place.path("b").exists() && place.path("crashed-log").exists());
+    place.run(&["recover", "crashed"]).ok();
     place.run(&["backup", "crashed", "b"]).ok();
     place.run(&["restore", "b", "r"]).ok();
     assert_eq!(place.run(&["get", "r", "last"]).ok(), "word");
+}
+
+#[test]
+fn a_command_that_only_reads_gives_up_no_log_that_is_to_be_archived() {
+    let place = Place::new();
+    place.run(&["put", "d", "zero", "v", "--archive", "ar"]).ok();
+    place.run(&["backup", "d", "full"]).ok();
+    place.run(&["put", "d", "one", "v", "--archive", "ar"]).ok();
+    // The disk of the archive is away.
+    std::fs::rename(place.path("ar"), place.path("away")).unwrap();
+    place.write("ar", "");
+    place
+        .run(&["put", "d", "two", "v", "--archive", "ar"])
+        .fails(6, &["Nothing is lost", "`vellum recover`"]);
+    std::fs::remove_file(place.path("ar")).unwrap();
+    std::fs::rename(place.path("away"), place.path("ar")).unwrap();
+    let files = || {
+        let mut all = vec![(place.path("d"), std::fs::read(place.path("d")).unwrap())];
+        for file in std::fs::read_dir(place.path("d-log")).unwrap() {
+            let path = file.unwrap().path();
+            all.push((path.clone(), std::fs::read(path).unwrap()));
+        }
+        all.sort();
+        all
+    };
+    let before = files();
+    let reading = [
+        &["get", "d", "two"][..],
+        &["scan", "d"],
+        &["tables", "d", "--sizes"],
+        &["stat", "d"],
+        &["verify", "d"],
+        &["dump", "d"],
+    ];
+    for command in reading {
+        let run = place.run(command);
+        assert!(
+            run.err.contains("was done again in memory") && run.err.contains("`vellum recover`"),
+            "{run:?}"
+        );
+        run.ok();
+        assert!(!place.run(&[command, &["--quiet"]].concat()).err.contains("in memory"));
+        assert!(files() == before, "{command:?} has changed a file");
+    }
+    place.run(&["recover", "d", "--archive", "ar"]).ok();
+    place.run(&["put", "d", "three", "v", "--archive", "ar"]).ok();
+    place.run(&["restore", "full", "r", "--archive", "ar"]).ok();
+    assert_eq!(place.run(&["scan", "r", "--keys"]).ok(), "one\nthree\ntwo\nzero\n");
 }
 
 #[test]
@@ -62,6 +115,11 @@ fn wrong_things_are_refused_with_what_to_do() {
     place.run(&["backup", "nothing", "b"]).fails(6, &["there is no file nothing"]);
     place.run(&["backup", "d", "no/such/place"]).fails(6, &["no/such/place"]);
     place.run(&["backup", "d"]).fails(2, &["BACKUP"]);
+    for directory in ["x/", "x/.", "."] {
+        place.run(&["backup", "d", directory]).fails(2, &["name of a directory"]);
+        place.run(&["restore", "lines", directory]).fails(2, &["name of a directory"]);
+    }
+    assert!(!place.path("x").exists());
     place.run(&["backup", "d", "d"]).fails(2, &["d is there already", "overwrites nothing"]);
     place.run(&["backup", "d", "lines"]).fails(2, &["lines is there already"]);
     place.run(&["backup", "d", "full"]).ok();

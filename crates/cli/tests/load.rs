@@ -93,3 +93,22 @@ fn the_advice_to_sort_works() {
     assert!(place.shell(&copy).ok().starts_with("loaded 2 entries"));
     assert_eq!(place.run(&["scan", "f"]).ok(), place.run(&["scan", "e"]).ok());
 }
+
+#[test]
+fn what_failed_at_first_leaves_nothing_in_the_archive() {
+    let place = Place::new();
+    let load = ["load", "d", "-", "--archive", "ar"];
+    place.run_with_input(&load, b"b\t1\na\t2\n").fails(2, &["Nothing was stored"]);
+    place.run(&["put", "d", "k", "v", "--table", "", "--archive", "ar"]).fails(2, &["1 to 255 bytes"]);
+    assert!(!place.path("d").exists() && !place.path("d-log").exists());
+    assert_eq!(std::fs::read_dir(place.path("ar")).unwrap().count(), 0);
+    place.run_with_input(&load, b"a\t1\nb\t2\n").ok();
+    place.run(&["backup", "d", "full"]).ok();
+    place.run(&["put", "d", "c", "3", "--archive", "ar"]).ok();
+    // What belongs to another database stays.
+    place
+        .run_with_input(&["load", "other", "-", "--archive", "ar"], b"b\t1\na\t2\n")
+        .fails(3, &["another database"]);
+    place.run(&["restore", "full", "r", "--archive", "ar"]).ok();
+    assert_eq!(place.run(&["scan", "r"]).ok(), "a\t1\nb\t2\nc\t3\n");
+}

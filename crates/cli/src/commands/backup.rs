@@ -20,7 +20,7 @@ The backup is one file. It is made under another name and gets its own once it i
 overwritten. Every page is checked while it is copied. `vellum restore` makes a database of it.
 
 A program that has the database open makes backups itself while it goes on, with `Database::backup`. This command is for a \
-database that no other process changes.
+database that no other process changes, and that was closed: one that was not is recovered first, by `vellum recover`.
 
 Examples:
   vellum backup data.vellum monday.backup
@@ -55,8 +55,9 @@ struct Summary {
 /// Makes a backup.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let start = Instant::now();
+    store::check_new_file(&arguments.backup)?;
     let former = arguments.since.as_deref().map(open).transpose()?;
-    let database = match store::open_to_read(&arguments.store) {
+    let database = match store::open_to_copy(&arguments.store) {
         Err(failure) if failure.code == Code::Busy => {
             return Err(failure.and(
                 "Make the backup in the program that has the database open (`Database::backup`), which may go on meanwhile, or \
@@ -77,8 +78,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     }
     let made = database.backup_with(&arguments.backup, options);
     drop(bar);
-    signals::check()?;
-    let summary = made?;
+    let summary = signals::outcome(made)?;
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Output::new();
     if general.json {

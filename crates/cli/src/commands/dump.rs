@@ -1,13 +1,12 @@
 //! `vellum dump`: a whole database as text.
 
-use super::recover;
 use crate::{
     arguments::{General, StoreArguments},
     dump::{self, EndLine, FIRST, TableLine},
     failure::{Code, Failure, Result},
     output::Output,
     progress::remark,
-    size, store,
+    salvage, size, store,
     text::{Encoder, Form, Target, escaped},
 };
 use std::io::Write as _;
@@ -49,11 +48,11 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         ));
     }
     let mut dump = Dump { out: Output::new(), end: EndLine { tables: 0, entries: 0 } };
-    dump.out.line(FIRST)?;
     if arguments.salvage {
         return dump.salvaged(arguments, general);
     }
-    let database = store::open_to_read(&arguments.store)?;
+    dump.out.line(FIRST)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     for name in &arguments.tables {
         store::table(&database, name)?;
     }
@@ -136,18 +135,21 @@ impl Dump {
 
     /// Dumps what is left of a damaged database.
     fn salvaged(mut self, arguments: &Arguments, general: &General) -> Result {
-        let salvage = recover::open(&arguments.store)?;
+        let salvage = salvage::open(&arguments.store)?;
+        let losses = salvage::losses(&salvage);
+        let (tables, _) = salvage.tables();
+        let missing: Vec<&String> = arguments.tables.iter().filter(|name| !tables.contains(name)).collect();
+        if let Some(name) = missing.first().filter(|_| losses.is_empty()) {
+            return Err(salvage::missing(&salvage, name, &losses));
+        }
         let mut lost = 0;
         let mut tell = |message: String| {
             lost += 1;
             remark(false, format_args!("lost: {message}"));
         };
-        if let Some(scanned) = salvage.scanned() {
-            tell(recover::found(scanned));
-        }
-        salvage.damage().iter().for_each(|error| tell(error.to_string()));
-        let (tables, errors) = salvage.tables();
-        errors.iter().for_each(|error| tell(format!("tables: {error}")));
+        losses.into_iter().for_each(&mut tell);
+        missing.iter().for_each(|name| tell(format!("the table {name:?}, which was not found")));
+        self.out.line(FIRST)?;
         for name in tables.iter().filter(|name| arguments.wants(name)) {
             self.begin_table(&salvaged_table(&salvage, name))?;
             self.salvaged_entries(&salvage, name, &mut tell)?;
@@ -182,7 +184,7 @@ impl Dump {
                 Piece::LostRange { after, upto, error } => (after, upto, error),
                 _ => return Ok(()),
             };
-            let place = recover::place(Some(name), after.map(escaped), upto.map(escaped));
+            let place = salvage::place(Some(name), after.map(escaped), upto.map(escaped));
             tell(format!("{place}: {error}"));
             Ok(())
         });
@@ -190,7 +192,7 @@ impl Dump {
             return Err(failure);
         }
         // The other tables may be intact.
-        walked.unwrap_or_else(|error| tell(format!("{}: {error}", recover::place(Some(name), None, None))));
+        walked.unwrap_or_else(|error| tell(format!("{}: {error}", salvage::place(Some(name), None, None))));
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let form = arguments.form.form();
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
-    let database = store::open_to_read(&arguments.store)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     let table = store::table(&database, &arguments.table.table)?;
     let Some(mut reader) = table.reader(&key)? else {
         return Err(no_such_key(&key, table.name(), &arguments.store.database));

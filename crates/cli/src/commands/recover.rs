@@ -1,23 +1,25 @@
 //! `vellum recover`: recovers a database that was not closed, or reports what a recovery would do and what is damaged.
 
 use crate::{
-    arguments::{General, StoreArguments, WriteArguments},
+    arguments::{General, WriteArguments},
     failure::{Code, Failure, Result},
     output::Output,
-    size, store,
+    salvage, size, store,
     text::escaped,
 };
 use serde::Serialize;
-use vellum::{LeftBy, Piece, Recovery, Salvage, Scanned};
+use std::fmt::Display;
+use vellum::{LeftBy, Piece, Recovery};
 use vellum_base::shown;
 
 const HELP: &str = "\
 Opens the database, does again what its log holds, and closes it. Any command that changes a database does so; this one does \
-nothing else.
+nothing else. Commands that only read do it in memory, each time, and change no file. A copy of the superblock that is damaged is \
+written again. If the log is archived, name the archive, or what is not archived yet is lost to it.
 
 With --report nothing is changed: the recovery runs on a copy in memory of what it changes, which takes about as much memory as \
 the log is long. The report tells what the log holds and what of it would be undone, and which pages are damaged, with the \
-tables and the keys that are lost with them. `vellum scan --salvage` prints what is left.
+tables and the keys that are lost with them, and what is wrong with heaps of objects. `vellum dump --salvage` prints what is left.
 
 If the superblocks or the space map are damaged, all of the file is read, and its pages are found by their headers. If both \
 superblocks are, the log is left out, for it is not known where in it to begin. Tables whose names are lost with the catalog are \
@@ -49,6 +51,8 @@ struct Summary {
     log_bytes: u64,
     undone_transactions: u64,
     undone_changes: u64,
+    /// How many copies of the superblock are damaged, or were and have been written again.
+    damaged_superblocks: usize,
     seconds: f64,
 }
 
@@ -70,15 +74,21 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 fn recover(arguments: &Arguments, general: &General) -> Result {
     let database = store::open_to_write(&arguments.target)?;
     let recovery = database.recovery();
+    // After a crash the opening has written both.
+    let mended = database.mend_superblocks();
     store::close(database)?;
+    let damaged = mended?;
     let mut out = Output::new();
     let left_by = if recovery.is_some() { "crash" } else { "closing" };
-    write_summary(&mut out, general.json, (left_by, recovery), "was")?;
+    write_summary(&mut out, general.json, (left_by, recovery, damaged), "was")?;
+    if damaged > 0 && !general.json {
+        out.line("a copy of its superblock was damaged, and was written again")?;
+    }
     out.finish()
 }
 
 fn report(arguments: &Arguments, general: &General) -> Result {
-    let salvage = open(&arguments.target.store)?;
+    let salvage = salvage::open(&arguments.target.store)?;
     let mut out = Output::new();
     let mut lost = 0;
     let left = match salvage.left_by() {
@@ -87,7 +97,11 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         LeftBy::Unknown { .. } => ("unknown", None),
         _ => ("closing", None),
     };
-    write_summary(&mut out, general.json, left, "would be")?;
+    let damaged = salvage.damaged_superblocks();
+    write_summary(&mut out, general.json, (left.0, left.1, damaged), "would be")?;
+    if damaged == 1 && !general.json {
+        out.line("one of the two copies of its superblock is damaged, and the other is used: nothing is lost with it")?;
+    }
     let mut tell = |table: Option<&str>, range: (Option<&[u8]>, Option<&[u8]>), message: String| {
         lost += 1;
         let text = |key: Option<&[u8]>| key.map(escaped);
@@ -95,33 +109,12 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         if general.json {
             return out.json(&Lost { kind: "lost", table: table.map(str::to_owned), after, upto, message });
         }
-        out.line(format_args!("{}: {message}", place(table, after, upto)))
+        out.line(format_args!("{}: {message}", salvage::place(table, after, upto)))
     };
-    if let Some(scanned) = salvage.scanned() {
-        tell(None, (None, None), found(scanned))?;
+    for loss in salvage::losses(&salvage) {
+        tell(None, (None, None), loss)?;
     }
-    if let LeftBy::Unknown { has_log: true } = salvage.left_by() {
-        let what = "there is a log with later changes, which are left out: the superblocks would say where in it they begin";
-        tell(None, (None, None), what.to_owned())?;
-    }
-    if let LeftBy::CrashWithoutLog(error) = salvage.left_by() {
-        tell(None, (None, None), error.to_string())?;
-    }
-    for error in salvage.damage() {
-        tell(None, (None, None), error.to_string())?;
-    }
-    let (tables, errors) = salvage.tables();
-    for error in errors {
-        tell(None, (None, None), format!("tables are lost: {error}"))?;
-    }
-    if salvage.nameless().next().is_some() {
-        let names = salvage.nameless().collect::<Vec<_>>().join(", ");
-        tell(
-            None,
-            (None, None),
-            format!("the names of tables are lost, which are called {names}, and shown as bytes"),
-        )?;
-    }
+    let (tables, heaps) = (salvage.tables().0, salvage.heaps());
     for name in &tables {
         let mut failure = None;
         let walked = salvage.table(name, |piece| {
@@ -142,64 +135,62 @@ fn report(arguments: &Arguments, general: &General) -> Result {
             tell(Some(name), (None, None), error.to_string())?;
         }
     }
-    if lost == 0 {
-        if !general.json {
-            let tables = size::counted(tables.len() as u64, "table", "tables");
-            out.line(format_args!("{tables}, all of whose entries can be read"))?;
+    for name in &heaps {
+        match salvage.verify_heap(name) {
+            Ok(Some(problems)) => {
+                for problem in problems {
+                    tell(None, (None, None), problem.to_string())?;
+                }
+            }
+            Ok(None) => {
+                let what = "it cannot be examined, because it is not known which pages belong together";
+                tell(None, (None, None), format!("heap {name:?}: {what}"))?;
+            }
+            Err(error) => tell(None, (None, None), format!("heap {name:?}: {error}"))?,
         }
-        return out.finish();
+    }
+    if lost == 0 && !general.json {
+        let tables = size::counted(tables.len() as u64, "table", "tables");
+        match heaps.len() as u64 {
+            0 => out.line(format_args!("{tables}, all of whose entries can be read"))?,
+            heaps => out.line(format_args!(
+                "{tables}, all of whose entries can be read, and {}, all of whose objects can",
+                size::counted(heaps, "heap of objects", "heaps of objects")
+            ))?,
+        }
     }
     out.finish()?;
     let path = shown(&arguments.target.store.database);
+    if lost == 0 {
+        return match damaged {
+            0 => Ok(()),
+            _ => Err(one_superblock(&path)),
+        };
+    }
     Err(Failure::new(
         Code::Damaged,
         format!(
-            "{path} is damaged, and was not changed. Restore it from a backup; `vellum scan {path} --table NAME --full --salvage` \
-             prints what is left of a table, and `vellum load` stores that in a new database"
+            "{path} is damaged, and was not changed. Restore it from a backup; `vellum dump {path} --salvage` prints what is \
+             left of its tables, and `vellum load --dump` stores that in a new database"
         ),
     ))
 }
 
-/// Opens a database to inspect what is left of it.
-pub fn open(arguments: &StoreArguments) -> Result<Salvage> {
-    let path = &arguments.database;
-    store::require_file(path)?;
-    Salvage::open(path, &arguments.engine.options(arguments.pool)).map_err(|error| {
-        let is_damaged = error.kind() == vellum::ErrorKind::Corruption;
-        let failure = Failure::from(error);
-        if is_damaged { failure.and("No page of a table was found in it that is sound") } else { failure }
-    })
-}
-
-/// How the pages of a damaged database were found, for people.
-pub fn found(scanned: &Scanned) -> String {
-    let Scanned { error, pages, nodes, values, .. } = scanned;
-    let [nodes, values] =
-        [(nodes, "node of a table", "nodes of tables"), (values, "large value", "large values")]
-            .map(|(count, one, many)| size::counted(*count, one, many));
-    format!(
-        "{error}: all {pages} pages of the file were read instead, of which {nodes} are sound, and {values}"
+/// The failure for a database of which nothing but one copy of the superblock is damaged.
+pub fn one_superblock(path: &dyn Display) -> Failure {
+    Failure::new(
+        Code::Damaged,
+        format!(
+            "one of the two copies of the superblock of {path} is damaged, and nothing is lost: `vellum recover` writes it \
+             again, and so does the next change"
+        ),
     )
-}
-
-/// Where something is lost, for people.
-pub fn place(table: Option<&str>, after: Option<String>, upto: Option<String>) -> String {
-    let Some(table) = table else { return "database".to_owned() };
-    match (after, upto) {
-        (Some(after), Some(upto)) if after == upto => format!("table {table:?}, key \"{after}\""),
-        (None, None) => format!("table {table:?}, all keys"),
-        (after, upto) => {
-            let after = after.map_or(String::new(), |key| format!(" after \"{key}\""));
-            let upto = upto.map_or(String::new(), |key| format!(" up to \"{key}\""));
-            format!("table {table:?}, keys{after}{upto}")
-        }
-    }
 }
 
 fn write_summary(
     out: &mut Output,
     json: bool,
-    (left_by, recovery): (&'static str, Option<Recovery>),
+    (left_by, recovery, damaged_superblocks): (&'static str, Option<Recovery>, usize),
     verb: &str,
 ) -> Result {
     if json {
@@ -210,6 +201,7 @@ fn write_summary(
             log_bytes: recovery.map_or(0, |recovery| recovery.log_bytes),
             undone_transactions: recovery.map_or(0, |recovery| recovery.undone_transactions),
             undone_changes: recovery.map_or(0, |recovery| recovery.undone_changes),
+            damaged_superblocks,
             seconds: recovery.map_or(0.0, |recovery| recovery.duration.as_secs_f64()),
         });
     }

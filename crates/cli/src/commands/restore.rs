@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Result},
     output::Output,
     progress::{Progress, remark},
-    signals, size, time,
+    signals, size, store, time,
 };
 use serde::Serialize;
 use std::{
@@ -79,6 +79,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let Some((database, backups)) = arguments.files.split_last() else {
         return Err(Failure::usage("name a backup, and the database to be made of it"));
     };
+    store::check_new_file(database)?;
     let backups = backups.iter().map(|path| backup::open(path)).collect::<Result<Vec<Backup>>>()?;
     let pages = backups.iter().map(|backup| backup.sizes().0).sum();
     signals::watch();
@@ -101,8 +102,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     }
     let restored = Backup::restore_with(&backups, database, &options, how);
     drop(bar);
-    signals::check()?;
-    let restored = restored?;
+    let restored = signals::outcome(restored)?;
     let log_records = restored.recovery.map_or(0, |recovery| recovery.records);
     let end = restored.point.map(|point| point.end.0);
     let seconds = start.elapsed().as_secs_f64();

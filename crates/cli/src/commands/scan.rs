@@ -1,12 +1,12 @@
 //! `vellum scan`: the entries of a table, in order.
 
-use super::{get::write_entry, recover};
+use super::get::write_entry;
 use crate::{
     arguments::{FormArguments, General, StoreArguments, TableArguments},
     failure::{Code, Failure, Result},
     output::Output,
     progress::remark,
-    store,
+    salvage, store,
     text::{Encoder, Form, Target, escaped},
 };
 use std::{ffi::OsString, io::Write as _, ops::Bound};
@@ -76,9 +76,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return Err(Failure::usage("--salvage and --json exclude each other"));
     }
     if arguments.salvage {
-        return salvage(arguments, form);
+        return print_salvaged(arguments, form);
     }
-    let database = store::open_to_read(&arguments.store)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     let table = store::table(&database, &arguments.table.table)?;
     let mut cursor = range.cursor(&table)?;
     if arguments.reverse {
@@ -116,11 +116,12 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 }
 
 /// Prints what can be read of a table, and reports what is lost.
-fn salvage(arguments: &Arguments, form: Form) -> Result {
-    let salvage = recover::open(&arguments.store)?;
+fn print_salvaged(arguments: &Arguments, form: Form) -> Result {
+    let salvage = salvage::open(&arguments.store)?;
     let name = &arguments.table.table;
-    if let Some(scanned) = salvage.scanned() {
-        remark(false, format_args!("{}", recover::found(scanned)));
+    let losses = salvage::losses(&salvage);
+    for loss in &losses {
+        remark(false, format_args!("lost: {loss}"));
     }
     let (mut out, mut lost, mut failure) = (Output::new(), 0, None);
     let mut write = |key: &[u8], value: &[u8]| {
@@ -131,7 +132,7 @@ fn salvage(arguments: &Arguments, form: Form) -> Result {
     };
     let mut tell = |after: Option<&[u8]>, upto: Option<&[u8]>, error: String| {
         lost += 1;
-        let place = recover::place(Some(name), after.map(escaped), upto.map(escaped));
+        let place = salvage::place(Some(name), after.map(escaped), upto.map(escaped));
         remark(false, format_args!("lost: {place}: {error}"));
     };
     let walked = salvage.table(name, |piece| {
@@ -156,9 +157,12 @@ fn salvage(arguments: &Arguments, form: Form) -> Result {
     if let Some(failure) = failure {
         return Err(failure);
     }
-    walked?;
+    walked.map_err(|error| match error {
+        vellum::Error::NoSuchTable { .. } => salvage::missing(&salvage, name, &losses),
+        error => error.into(),
+    })?;
     out.finish()?;
-    if lost == 0 && salvage.damage().is_empty() && salvage.scanned().is_none() {
+    if lost == 0 && losses.is_empty() {
         return Ok(());
     }
     Err(Failure::new(

@@ -42,7 +42,7 @@ struct Report {
 
 /// Shows figures.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_read(&arguments.store)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     let path = &arguments.store.database;
     let file = std::fs::metadata(path).map_err(|error| Failure::file("look at", path, &error))?;
     let tables = database.tables()?.len();

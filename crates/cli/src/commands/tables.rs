@@ -88,7 +88,7 @@ struct HeapRow<'r> {
 
 /// Lists tables.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_read(&arguments.store)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     let mut rows = Vec::new();
     for table in database.tables()? {
         let shape = match arguments.sizes {

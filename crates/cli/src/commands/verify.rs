@@ -1,12 +1,13 @@
 //! `vellum verify`: checks a whole database.
 
-use super::tables;
+use super::{recover, tables};
 use crate::{
     arguments::{General, StoreArguments},
     failure::{Code, Failure, Result},
     output::Output,
     progress::Progress,
     size, store,
+    text::escaped,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Instant};
@@ -15,7 +16,7 @@ use vellum_base::shown;
 
 const HELP: &str = "\
 Walks every table, reads every page, checks every checksum and every invariant, and finds pages that belong to \
-nothing or to two things. Changes nothing.
+nothing or to two things. Changes nothing: a database that was not closed is recovered in memory.
 
 Examples:
   vellum verify data.vellum
@@ -57,7 +58,7 @@ struct Summary {
 
 /// Verifies a database.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_read(&arguments.store)?;
+    let database = store::open_to_read(&arguments.store, general)?;
     let start = Instant::now();
     let progress = Progress::steps(general.quiet, "verifying pages", Some(0));
     let report = database.verify(|at| progress.set(at.pages_done, at.pages_total));
@@ -73,11 +74,14 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     if report.is_clean() {
         return Ok(());
     }
-    let problems = size::counted(report.problems.len() as u64, "problem", "problems");
     let path = shown(&arguments.store.database);
+    if report.problems.iter().all(|problem| matches!(problem, Problem::DamagedSuperblock { .. })) {
+        return Err(recover::one_superblock(&path));
+    }
+    let problems = size::counted(report.problems.len() as u64, "problem", "problems");
     let message = format!(
-        "{problems} found in {path}; restore it from a backup, or take out what can still be read with `vellum \
-         scan` and `vellum get`"
+        "{problems} found in {path}; restore it from a backup, or save what can still be read with `vellum dump --salvage` \
+         (`vellum recover --report` tells what is lost)"
     );
     Err(Failure::new(Code::Damaged, message))
 }
@@ -108,7 +112,9 @@ fn write_text(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
         out.line(tables::text(&rows))?;
     }
     for (name, objects) in &report.heaps {
-        let types = objects.iter().map(|(name, count)| format!("{count} {name}"));
+        // Programs name heaps and types, with any characters.
+        let name = escaped(name.as_bytes());
+        let types = objects.iter().map(|(name, count)| format!("{count} {}", escaped(name.as_bytes())));
         let types: Vec<String> = types.collect();
         let holds =
             if types.is_empty() { "no objects that a root leads to".to_owned() } else { types.join(", ") };

@@ -1,0 +1,166 @@
+//! What is lost of crashed and damaged databases is said by all commands that print what is left.
+
+mod common;
+
+use common::{Place, Run, without_privileges};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+use vellum::{
+    Database, Options,
+    objects::{Persistent, Ref, Text},
+};
+
+/// Makes a database that has crashed: two entries are in its file, and fifty in its log only.
+fn crashed(place: &Place, name: &str) {
+    for number in 0..2 {
+        place.run(&["put", "origin", &format!("a{number}"), "v"]).ok();
+    }
+    let options = Options::default().background_checkpoints(false);
+    let database = Database::open(place.path("origin"), &options).unwrap();
+    let table = database.table("main").unwrap();
+    for number in 0..50 {
+        table.put(format!("b{number}").as_bytes(), b"v").unwrap();
+    }
+    let log = |of: &str| place.path(&format!("{of}-log"));
+    std::fs::create_dir(log(name)).unwrap();
+    std::fs::copy(place.path("origin"), place.path(name)).unwrap();
+    for file in std::fs::read_dir(log("origin")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), log(name).join(file.file_name())).unwrap();
+    }
+}
+
+/// The commands that look at what is left.
+const SALVAGING: [&[&str]; 3] =
+    [&["dump", "d", "--salvage"], &["scan", "d", "--salvage"], &["recover", "d", "--report"]];
+
+fn segments(place: &Place) -> Vec<std::path::PathBuf> {
+    let files = std::fs::read_dir(place.path("d-log")).unwrap();
+    files.map(|file| file.unwrap().path()).filter(|path| path.to_string_lossy().contains("segment")).collect()
+}
+
+#[test]
+fn a_log_that_is_lost_is_a_loss_for_all() {
+    let place = Place::new();
+    crashed(&place, "d");
+    let whole = place.run(&["dump", "d", "--salvage"]).ok();
+    assert!(whole.ends_with("!end\t1\t52\n"), "{whole}");
+    place.run(&["scan", "d", "--salvage"]).ok();
+    assert!(place.run(&["recover", "d", "--report"]).ok().contains("all of whose entries can be read"));
+    let all_say = |what: &str| {
+        for command in SALVAGING {
+            let run = place.run(command);
+            let said = format!("{}{}", run.err, String::from_utf8_lossy(&run.out));
+            assert!(said.contains(what), "{said}");
+            run.fails(3, &["damaged"]);
+        }
+    };
+    // The file of each segment is cut, then all are gone, and then the directory is.
+    std::fs::remove_file(place.path("d-log/buffer")).unwrap();
+    for path in segments(&place) {
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    }
+    all_say("what is in its log only");
+    for path in segments(&place) {
+        std::fs::remove_file(path).unwrap();
+    }
+    all_say("what is in its log only");
+    std::fs::remove_dir_all(place.path("d-log")).unwrap();
+    all_say("what is in its log only");
+    // A table that is not found may have been in the log.
+    place.run(&["scan", "d", "--salvage", "--table", "t"]).fails(3, &["\"t\" was not found in what is left"]);
+    place.run(&["dump", "d", "--salvage", "--table", "t"]).fails(3, &["lost: the table \"t\""]);
+}
+
+#[test]
+fn a_log_that_may_not_be_read_is_not_damaged() {
+    let place = Place::new();
+    crashed(&place, "d");
+    let allow = |mode| std::fs::set_permissions(place.path("d-log"), Permissions::from_mode(mode)).unwrap();
+    let run = |command: &[&str]| -> Run {
+        without_privileges(&mut place.command(command)).output().unwrap().into()
+    };
+    allow(0o000);
+    for command in SALVAGING {
+        let run = run(command);
+        assert_eq!(run.out, b"", "nothing is printed that looks whole");
+        run.fails(6, &["Permission denied", "Ask whoever owns it for permission"]);
+    }
+    run(&["get", "d", "b1"]).fails(6, &["Permission denied"]);
+    allow(0o700);
+    for command in SALVAGING {
+        run(command).ok();
+    }
+}
+
+#[test]
+fn a_table_that_was_never_there_is_not_dumped() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v"]).ok();
+    for command in
+        [["dump", "d", "--salvage", "--table", "typo"], ["scan", "d", "--salvage", "--table", "typo"]]
+    {
+        let run = place.run(&command);
+        assert_eq!(run.out, b"");
+        run.fails(1, &["there is no table \"typo\" in d: the only one is \"main\""]);
+    }
+}
+
+#[derive(Persistent)]
+struct Node {
+    name: Text,
+}
+
+#[derive(Persistent)]
+struct Beginning {
+    next: Ref<Node>,
+}
+
+#[test]
+fn damaged_heaps_are_reported_and_their_names_are_escaped() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v"]).ok();
+    let database = Database::open(place.path("d"), &Options::default()).unwrap();
+    let heap = database.create_heap("h\u{1b}[31mred").unwrap();
+    let first = heap.allocate(&Node { name: Text::from("the marked one") }).unwrap();
+    let second = heap.allocate(&Beginning { next: first }).unwrap();
+    heap.set_root(Some(second)).unwrap();
+    drop(heap);
+    database.close().unwrap();
+    let said = place.run(&["verify", "d"]).ok();
+    assert!(said.contains("heap h") && said.contains("[31mred") && !said.contains('\u{1b}'), "{said}");
+    let said = place.run(&["recover", "d", "--report"]).ok();
+    assert!(said.contains("1 heap of objects, all of whose objects can"), "{said}");
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    let at = bytes.windows(14).position(|window| window == b"the marked one").unwrap();
+    bytes[at] ^= 1;
+    place.write("d", bytes);
+    place.run(&["verify", "d"]).fails(3, &["vellum dump --salvage"]);
+    let run = place.run(&["recover", "d", "--report"]);
+    let said = String::from_utf8_lossy(&run.out).into_owned();
+    assert!(said.contains("[31mred") && !said.contains('\u{1b}') && !said.contains("all of whose"), "{said}");
+    run.fails(3, &["is damaged, and was not changed"]);
+}
+
+#[test]
+fn one_damaged_superblock_is_no_loss_and_is_mended() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v"]).ok();
+    let whole = std::fs::read(place.path("d")).unwrap();
+    for at in [100, 4096 + 100] {
+        let mut bytes = whole.clone();
+        bytes[at..at + 3].fill(0xff);
+        place.write("d", &bytes);
+        let run = place.run(&["verify", "d"]);
+        assert!(!run.err.contains("backup"), "{}", run.err);
+        run.fails(3, &["nothing is lost", "`vellum recover` writes it again"]);
+        place.run(&["recover", "d", "--report"]).fails(3, &["nothing is lost", "`vellum recover`"]);
+        let report = place.run(&["recover", "d", "--report", "--json"]);
+        assert!(String::from_utf8_lossy(&report.out).contains("\"damaged_superblocks\":1"));
+        place.run(&["dump", "d", "--salvage"]).ok();
+        assert!(std::fs::read(place.path("d")).unwrap() == bytes, "nothing was changed");
+        assert!(place.run(&["recover", "d"]).ok().contains("was written again"));
+        place.run(&["verify", "d"]).ok();
+        assert!(!place.run(&["recover", "d"]).ok().contains("was written again"));
+        assert_eq!(place.run(&["get", "d", "k"]).ok(), "v");
+    }
+}
