@@ -220,33 +220,53 @@ pub enum Fault {
     Shrunk,
     /// It is longer than it was when it was opened.
     Grown,
+    /// Its length or the time of its last change is not what it was when it was opened.
+    Changed,
     /// A signal came.
     Interrupted,
 }
 
-/// Reads exactly the announced number of bytes of a file, and makes sure that there are no more. Otherwise reading
-/// fails before the last byte is returned, so that what was read is not stored.
-pub struct Source<R> {
+/// Reads exactly the announced number of bytes of a file, and makes sure that there are no more, and that the file was
+/// not changed meanwhile. Otherwise reading fails before the last byte is returned, so that what was read is not stored.
+pub struct Source<'f, R> {
     reader: R,
     left: u64,
+    /// The file, and what its attributes must still be at the end.
+    file: Option<(&'f File, Attributes)>,
     /// Why it failed, if it did.
     pub fault: Option<Fault>,
 }
 
-impl<R: Read> Source<R> {
-    /// A source for a file of `length` bytes.
+impl<'f> Source<'f, &'f File> {
+    /// A source for a file that must not change while it is read.
+    pub fn of_file(file: &'f File, attributes: Attributes) -> Self {
+        Self { file: Some((file, attributes)), ..Self::new(file, attributes.length) }
+    }
+}
+
+impl<R: Read> Source<'_, R> {
+    /// A source of `length` bytes.
     pub fn new(reader: R, length: u64) -> Self {
-        Self { reader, left: length, fault: None }
+        Self { reader, left: length, file: None, fault: None }
     }
 
-    /// Makes sure that the file ends here, if nothing is left to be read.
+    /// Makes sure that the file ends here and was not changed, if nothing is left to be read.
     pub fn check_end(&mut self) -> io::Result<()> {
         if self.left > 0 {
             return Ok(());
         }
         match read_retrying(&mut self.reader, &mut [0]) {
-            Ok(0) => Ok(()),
+            Ok(0) => self.check_attributes(),
             Ok(_) => Err(self.fail(Fault::Grown)),
+            Err(error) => Err(self.fail(Fault::Io(error))),
+        }
+    }
+
+    fn check_attributes(&mut self) -> io::Result<()> {
+        let Some((file, attributes)) = self.file else { return Ok(()) };
+        match file.metadata() {
+            Ok(metadata) if Attributes::of(&metadata) == attributes => Ok(()),
+            Ok(_) => Err(self.fail(Fault::Changed)),
             Err(error) => Err(self.fail(Fault::Io(error))),
         }
     }
@@ -257,7 +277,7 @@ impl<R: Read> Source<R> {
     }
 }
 
-impl<R: Read> Read for Source<R> {
+impl<R: Read> Read for Source<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 || buffer.is_empty() {
             return Ok(0);
@@ -308,6 +328,23 @@ mod tests {
         assert!(matches!(grown.fault, Some(Fault::Grown)));
         let mut grown_from_nothing = Source::new(&b"a"[..], 0);
         assert!(grown_from_nothing.check_end().is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_changed_in_place_is_noticed_before_its_last_byte() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "abc").unwrap();
+        let (file, metadata) = open(&path).unwrap();
+        let attributes = Attributes::of(&metadata);
+        Source::of_file(&file, attributes).read_exact(&mut [0; 3]).unwrap();
+        let (file, _) = open(&path).unwrap();
+        let mut source = Source::of_file(&file, attributes);
+        source.read_exact(&mut [0; 2]).unwrap();
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        writer.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(source.read_exact(&mut [0]).is_err());
+        assert!(matches!(source.fault, Some(Fault::Changed)));
     }
 
     #[test]

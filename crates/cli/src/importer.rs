@@ -1,7 +1,7 @@
 //! Storing the files of a directory tree in a table, by several threads.
 //!
-//! A file that changes while it is read is read again; one that cannot be read is reported and skipped. A change of a
-//! file shows in its length and the time of its last change; a second change within one tick of the file system's clock
+//! A file that changes while it is read is read again; one that cannot be read, or changes each time, is reported and
+//! skipped, and what was stored of it earlier stays. A change of a file shows in its length and the time of its last change; a second change within one tick of the file system's clock
 //! that keeps the length is not noticed. Any error of the database ends the import.
 
 use crate::{
@@ -190,11 +190,8 @@ impl Shared<'_> {
                 }
             }
         }
-        // The last attempt may have stored contents from more than one moment.
-        match self.importer.table.remove(&key) {
-            Ok(_) => self.omit(Omission::Unreadable, &job.path, change),
-            Err(error) => self.stop(error.into()),
-        }
+        // Nothing unsteady was stored: a value of an earlier import is still there.
+        self.omit(Omission::Unreadable, &job.path, change);
     }
 
     /// Stores a file, once.
@@ -206,7 +203,7 @@ impl Shared<'_> {
             let reason = format!("it is {length} long, and the longest value is {most}");
             return Err(Trouble::Omitted(Omission::Unfit, reason));
         }
-        let mut source = Source::new(&file, attributes.length);
+        let mut source = Source::of_file(&file, attributes);
         let stored = match source.check_end() {
             Ok(()) => self.importer.table.put_from(key, attributes.length, &mut source).map_err(cannot_store),
             Err(error) => Err(Failure::io("read it", &error)),
@@ -219,14 +216,11 @@ impl Shared<'_> {
                     "it is said to be empty and is not, as files of the kernel are",
                 ));
             }
-            Some(Fault::Shrunk | Fault::Grown) => return Err(Trouble::Changed(UNSTEADY)),
+            Some(Fault::Shrunk | Fault::Grown | Fault::Changed) => return Err(Trouble::Changed(UNSTEADY)),
             Some(Fault::Interrupted) => {
                 return Err(Trouble::Fatal(Failure::new(Code::Interrupted, "interrupted")));
             }
         };
-        if Attributes::of(&file.metadata().map_err(cannot_read)?) != attributes {
-            return Err(Trouble::Changed(UNSTEADY));
-        }
         if let Some(table) = self.importer.attributes {
             table.put(key, attributes.encode()).map_err(|error| Trouble::Fatal(error.into()))?;
         }

@@ -109,6 +109,10 @@ fn files_that_are_not_as_long_as_they_say_are_not_stored() {
     assert!(text.err.contains("/proc/self/fdinfo/0: it is said to be empty and is not"), "{}", text.err);
     assert!(text.ok().starts_with("imported 0 files"));
     assert_eq!(place.run(&["scan", "d"]).ok(), "");
+    // What was stored earlier stays.
+    place.run(&["put", "d", "0", "earlier"]).ok();
+    assert!(place.run(&["import", "d", "/proc/self/fdinfo"]).err.contains("fdinfo/0: it is said to be empty"));
+    assert_eq!(place.run(&["get", "d", "0"]).ok(), "earlier");
 }
 
 #[test]
@@ -117,6 +121,7 @@ fn a_file_that_is_written_all_the_time_does_not_stop_an_import() {
     let (even, odd) = (vec![b'0'; 1 << 20], vec![b'1'; (1 << 20) + 1]);
     let path = place.write("tree/unsteady", &even);
     place.write("tree/steady", "steady");
+    place.run(&["import", "d", "tree"]).ok();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -128,6 +133,7 @@ fn a_file_that_is_written_all_the_time_does_not_stop_an_import() {
         for _ in 0..5 {
             let run = place.run(&["import", "d", "tree"]);
             assert_eq!(run.code, Some(0), "{}", run.err);
+            assert_eq!(place.run(&["scan", "d", "--keys"]).ok(), "steady\nunsteady\n", "{}", run.err);
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });

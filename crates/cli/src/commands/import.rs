@@ -26,7 +26,8 @@ The key of a file is its path below the directory, and the value its contents. F
 replaced, others stay. Symbolic links are not followed. The database is created if it is not there.
 
 A file that cannot be read is reported and passed over, and so is one that is larger than 1 GiB or whose key \
-would be longer than 1024 bytes. A file that changes while it is being read is read again. Ctrl-C ends the import \
+would be longer than 1024 bytes. A file that changes while it is being read is read again, and passed over if it changes each time. What an earlier \
+import stored of a file that is passed over stays. Ctrl-C ends the import \
 and closes the database: what was imported until then stays.
 
 Examples:

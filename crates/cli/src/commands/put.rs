@@ -127,6 +127,7 @@ fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) 
         Some(Fault::Io(error)) => Err(Failure::io("read the value", &error)),
         Some(Fault::Shrunk) => Err(changed("became shorter")),
         Some(Fault::Grown) => Err(changed("became longer")),
+        Some(Fault::Changed) => Err(changed("was changed")),
         Some(Fault::Interrupted) => Err(Failure::new(
             Code::Interrupted,
             "interrupted; nothing was stored, and the database was closed",
