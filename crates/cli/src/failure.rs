@@ -144,7 +144,7 @@ fn code_of(error: &vellum::Error) -> Code {
     }
 }
 
-/// Whether an error, or one of its sources, reports lack of space.
+/// Whether an error, or one of its sources, reports lack of space or memory.
 fn chain_is_full(error: &vellum::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -159,7 +159,10 @@ fn chain_is_full(error: &vellum::Error) -> bool {
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::OutOfMemory
     )
 }
 

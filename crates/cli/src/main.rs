@@ -4,7 +4,8 @@
 //!
 //! [`command_line`] parses the arguments and runs the command. Each command is a module of [`commands`]; shared modules
 //! are beside it: [`arguments`], [`text`] (how bytes are written and read as text), [`size`], [`store`] (how databases
-//! are opened and closed), [`files`] (walking and reading what is imported), [`importer`], [`salvage`] (what is left of a damaged database), [`workers`], [`progress`],
+//! are opened and closed), [`files`] (walking and reading what is imported), [`importer`], [`input`] (what is waited for),
+//! [`salvage`] (what is left of a damaged database), [`workers`], [`progress`],
 //! [`output`], [`signals`], and [`failure`] (messages and exit codes).
 //!
 //! Results go to standard output, everything else to standard error. No input from users, files or devices makes this
@@ -18,6 +19,7 @@ mod dump;
 mod failure;
 mod files;
 mod importer;
+mod input;
 mod output;
 mod progress;
 mod salvage;

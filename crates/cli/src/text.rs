@@ -4,7 +4,8 @@
 //! characters, invisible characters) becomes `\n`, `\r`, `\t` or `\xNN` for each byte. A backslash becomes `\\`, so
 //! [`Form::decode`] restores exactly the bytes that were escaped.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
+use memchr::memchr;
 use std::{
     ffi::OsStr,
     io::{self, Write},
@@ -25,13 +26,15 @@ pub enum Form {
 impl Form {
     /// The bytes that an argument represents. `what` names it in errors.
     pub fn decode(self, argument: &OsStr, what: &str) -> Result<Vec<u8>> {
-        let bytes = argument.as_bytes();
-        let decoded = match self {
-            Self::Raw => Ok(bytes.to_vec()),
-            Self::Hex => decode_hex(bytes),
-            Self::Escaped => unescape(bytes),
-        };
-        decoded.map_err(|why| Failure::usage(format!("{what} {argument:?} cannot be read: {why}")))
+        let mut bytes = Vec::new();
+        let mut decoder = Decoder::new(self, &mut bytes, usize::MAX);
+        let decoded = decoder.write(argument.as_bytes()).and_then(|()| decoder.finish());
+        decoded.map(|()| bytes).map_err(|error| match error {
+            DecodeError::Wrong(why) => Failure::usage(format!("{what} {argument:?} cannot be read: {why}")),
+            DecodeError::TooLong | DecodeError::OutOfMemory => {
+                Failure::new(Code::Full, format!("there is not enough memory for {what}"))
+            }
+        })
     }
 
     /// The text that represents some bytes.
@@ -177,54 +180,148 @@ fn is_visible(character: char) -> bool {
     text.escape_debug().count() == 2
 }
 
-/// The bytes that escaped text represents.
-fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.iter().copied().enumerate();
-    while let Some((at, byte)) = rest.next() {
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        let escape = rest.next().map(|(_, letter)| letter);
-        bytes.push(match escape {
-            Some(b'\\') => b'\\',
-            Some(b'n') => b'\n',
-            Some(b'r') => b'\r',
-            Some(b't') => b'\t',
-            Some(b'0') => 0,
-            Some(b'x') => {
-                let digits = (rest.next(), rest.next());
-                let value = |digit: Option<(usize, u8)>| digit.and_then(|(_, digit)| hex_value(digit));
-                match (value(digits.0), value(digits.1)) {
-                    (Some(high), Some(low)) => high << 4 | low,
-                    _ => return Err(format!("\\x at byte {at} needs two hexadecimal digits behind it")),
-                }
-            }
-            other => return Err(unknown_escape(at, other)),
-        });
-    }
-    Ok(bytes)
+/// Why text was not decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DecodeError {
+    /// It is not text of this form.
+    Wrong(String),
+    /// It stands for more bytes than are allowed.
+    TooLong,
+    /// The system has no memory for the bytes.
+    OutOfMemory,
 }
 
-fn unknown_escape(at: usize, letter: Option<u8>) -> String {
-    let found = match letter {
-        Some(letter) => format!("\\{} at byte {at} is not an escape", escaped(&[letter])),
-        None => "it ends in a single backslash".to_owned(),
+/// Decodes text that comes in parts.
+pub struct Decoder<'b> {
+    form: Form,
+    bytes: &'b mut Vec<u8>,
+    /// How many bytes there may be.
+    most: usize,
+    /// The length of the text so far.
+    at: usize,
+    /// The beginning of an escape, or of two hexadecimal digits, that the next part completes; at most three bytes.
+    held: Vec<u8>,
+}
+
+/// What text begins with.
+enum Unit {
+    /// This byte, written as this many.
+    Byte(u8, usize),
+    /// Nothing yet: there must be more text.
+    Incomplete,
+    /// Nothing that the form allows.
+    Wrong,
+}
+
+impl<'b> Decoder<'b> {
+    /// A decoder that appends at most `most` bytes to `bytes`.
+    pub fn new(form: Form, bytes: &'b mut Vec<u8>, most: usize) -> Self {
+        Self { form, bytes, most, at: 0, held: Vec::new() }
+    }
+
+    /// Decodes the next text.
+    pub fn write(&mut self, text: &[u8]) -> Result<(), DecodeError> {
+        let mut rest = text.iter();
+        while !self.held.is_empty()
+            && let Some(next) = rest.next()
+        {
+            let mut unit = std::mem::take(&mut self.held);
+            unit.push(*next);
+            self.decode(&unit)?;
+        }
+        self.decode(rest.as_slice())
+    }
+
+    /// Makes sure that the text is complete.
+    pub fn finish(self) -> Result<(), DecodeError> {
+        let length = self.at + self.held.len();
+        match (self.form, self.held.as_slice()) {
+            (_, []) => Ok(()),
+            (Form::Hex, _) => Err(DecodeError::Wrong(format!(
+                "it has {length} hexadecimal digits, and each byte takes two"
+            ))),
+            (_, held) => Err(DecodeError::Wrong(wrong_escape(self.at, held))),
+        }
+    }
+
+    fn decode(&mut self, text: &[u8]) -> Result<(), DecodeError> {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let plain = match self.form {
+                Form::Raw => rest.len(),
+                Form::Escaped => memchr(b'\\', rest).unwrap_or(rest.len()),
+                Form::Hex => 0,
+            };
+            let (plain, behind) = rest.split_at(plain);
+            self.push(plain)?;
+            self.at += plain.len();
+            rest = match self.form.unit(behind) {
+                _ if behind.is_empty() => behind,
+                Unit::Byte(byte, length) => {
+                    self.push(&[byte])?;
+                    self.at += length;
+                    behind.get(length..).unwrap_or_default()
+                }
+                Unit::Incomplete => {
+                    self.held = behind.to_vec();
+                    return Ok(());
+                }
+                Unit::Wrong if self.form == Form::Hex => {
+                    let why = "it is not made of hexadecimal digits (0-9, a-f)";
+                    return Err(DecodeError::Wrong(why.to_owned()));
+                }
+                Unit::Wrong => return Err(DecodeError::Wrong(wrong_escape(self.at, behind))),
+            };
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        let (there, capacity) = (self.bytes.len(), self.bytes.capacity());
+        let length = there.saturating_add(bytes.len());
+        if length > self.most {
+            return Err(DecodeError::TooLong);
+        }
+        if length > capacity {
+            // Twice as much each time, but not more than there may be.
+            let wanted = capacity.saturating_mul(2).max(64).min(self.most).max(length);
+            self.bytes.try_reserve_exact(wanted - there).map_err(|_| DecodeError::OutOfMemory)?;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Form {
+    /// What text begins with that is not plain.
+    fn unit(self, text: &[u8]) -> Unit {
+        let byte = |digits: (u8, u8), length| match (hex_value(digits.0), hex_value(digits.1)) {
+            (Some(high), Some(low)) => Unit::Byte(high << 4 | low, length),
+            _ => Unit::Wrong,
+        };
+        match (self, text) {
+            (Self::Hex, [high, low, ..]) => byte((*high, *low), 2),
+            (Self::Hex, [digit]) if hex_value(*digit).is_none() => Unit::Wrong,
+            (Self::Escaped, [_, b'\\', ..]) => Unit::Byte(b'\\', 2),
+            (Self::Escaped, [_, b'n', ..]) => Unit::Byte(b'\n', 2),
+            (Self::Escaped, [_, b'r', ..]) => Unit::Byte(b'\r', 2),
+            (Self::Escaped, [_, b't', ..]) => Unit::Byte(b'\t', 2),
+            (Self::Escaped, [_, b'0', ..]) => Unit::Byte(0, 2),
+            (Self::Escaped, [_, b'x', high, low, ..]) => byte((*high, *low), 4),
+            (Self::Escaped, [_, b'x', ..] | [_] | []) | (Self::Hex, _) => Unit::Incomplete,
+            _ => Unit::Wrong,
+        }
+    }
+}
+
+/// What is wrong with an escape at a place of the text.
+fn wrong_escape(at: usize, escape: &[u8]) -> String {
+    let found = match escape {
+        [_, b'x', ..] => return format!("\\x at byte {at} needs two hexadecimal digits behind it"),
+        [_, letter, ..] => format!("\\{} at byte {at} is not an escape", escaped(&[*letter])),
+        _ => "it ends in a single backslash".to_owned(),
     };
     format!("{found}; write \\\\ for a backslash, \\xNN for any byte, \\n, \\r, \\t or \\0, or use --raw")
-}
-
-fn decode_hex(text: &[u8]) -> Result<Vec<u8>, String> {
-    if !text.len().is_multiple_of(2) {
-        return Err(format!("it has {} hexadecimal digits, and each byte takes two", text.len()));
-    }
-    let wrong = || "it is not made of hexadecimal digits (0-9, a-f)".to_owned();
-    let pair = |pair: &[u8]| {
-        let digit = |at: usize| pair.get(at).copied().and_then(hex_value);
-        Some(digit(0)? << 4 | digit(1)?)
-    };
-    text.chunks(2).map(pair).collect::<Option<_>>().ok_or_else(wrong)
 }
 
 fn hex_value(digit: u8) -> Option<u8> {
@@ -283,6 +380,36 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).chain(*b"\"\\\"").collect();
         let inside: String = serde_json::from_str(&json(&[&bytes])).unwrap();
         assert_eq!(inside, escaped(&bytes));
+    }
+
+    #[test]
+    fn text_may_come_in_parts_and_stand_for_so_many_bytes_at_most() {
+        let decode = |form, parts: [&[u8]; 3], most| {
+            let mut bytes = Vec::new();
+            let mut decoder = Decoder::new(form, &mut bytes, most);
+            parts.iter().try_for_each(|part| decoder.write(part))?;
+            decoder.finish().map(|()| bytes)
+        };
+        for (form, text, bytes) in [
+            (Form::Escaped, &br"a\\x41\x41\x42\nb"[..], &b"a\\x41AB\nb"[..]),
+            (Form::Hex, b"00ff61", b"\x00\xffa"),
+            (Form::Raw, br"\a", br"\a"),
+        ] {
+            for cut in 0..=text.len() {
+                for second in cut..=text.len() {
+                    let parts = [&text[..cut], &text[cut..second], &text[second..]];
+                    assert_eq!(decode(form, parts, bytes.len()).as_deref(), Ok(bytes));
+                    assert_eq!(decode(form, parts, bytes.len() - 1), Err(DecodeError::TooLong));
+                }
+            }
+        }
+        for (text, at) in [(&br"aaa\x4"[..], 3), (br"aaaa\xg0", 4)] {
+            let (first, second) = text.split_at(5);
+            let Err(DecodeError::Wrong(why)) = decode(Form::Escaped, [first, second, b""], 100) else {
+                panic!("{}", text.escape_ascii());
+            };
+            assert!(why.contains(&format!("at byte {at} ")), "{why}");
+        }
     }
 
     #[test]

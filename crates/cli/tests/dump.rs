@@ -89,6 +89,25 @@ fn a_dump_that_is_not_whole_leaves_nothing() {
 }
 
 #[test]
+fn what_follows_the_end_of_a_dump_is_not_passed_over() {
+    let place = Place::new();
+    place.run(&["put", "one", "key", "1", "--table", "one"]).ok();
+    place.run(&["put", "two", "key", "2", "--table", "two"]).ok();
+    let [one, two] = ["one", "two"].map(|name| place.run(&["dump", name]).ok());
+    place
+        .run_with_input(&["load", "both", "-", "--dump"], [&one[..], &two].concat().as_bytes())
+        .fails(3, &["line 5", "more after the last line", "Nothing was stored"]);
+    let early = one.replace("!end\t1\t1\n", "!end\t1\t1\nlater\t2\n");
+    place
+        .run_with_input(&["load", "both", "-", "--dump"], early.as_bytes())
+        .fails(3, &["line 5", "more after the last line"]);
+    assert!(!place.path("both").exists());
+    let plain = one.replace("versions", "plain") + "later\t2\n";
+    place.run_with_input(&["load", "one", "-", "--dump"], plain.replace("one", "other").as_bytes()).fails(3, &["line 5"]);
+    assert_eq!(place.run(&["tables", "one"]).ok(), "one\n");
+}
+
+#[test]
 fn what_is_left_of_a_damaged_database_is_dumped() {
     let place = Place::new();
     fill(&place);

@@ -2,7 +2,12 @@
 
 mod common;
 
-use common::Place;
+use common::{Place, Run, signal, wait_for_size};
+use std::{
+    io::Write as _,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 fn lines(count: u32) -> String {
     (0..count).map(|number| format!("key {number:06}\tvalue {number}\n")).collect()
@@ -111,4 +116,67 @@ fn what_failed_at_first_leaves_nothing_in_the_archive() {
         .fails(3, &["another database"]);
     place.run(&["restore", "full", "r", "--archive", "ar"]).ok();
     assert_eq!(place.run(&["scan", "r"]).ok(), "a\t1\nb\t2\nc\t3\n");
+}
+
+#[test]
+fn what_is_too_long_is_refused_before_it_is_read_to_its_end() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.run(&["put", "there", "key", "value"]).ok();
+    // With little memory, and from inputs without end.
+    for (input, options, words) in [
+        ("cat /dev/zero", "--table t", ["line 1", "no tab in its first 4096 bytes"]),
+        ("cat /dev/zero", "--dump", ["line 1", "no tab in its first 4096 bytes"]),
+        (
+            "(printf 'a\\t1\\nb\\t'; cat /dev/zero)",
+            "--table t",
+            ["line 2", "the value is longer than a value can be (1.0 GiB)"],
+        ),
+    ] {
+        for database in ["new", "there"] {
+            let line = format!("ulimit -v 4000000; {input} | {program} load {database} - {options}");
+            place.shell(&line).fails(2, &[words[0], words[1], "Nothing was stored"]);
+        }
+        assert!(!place.path("new").exists());
+    }
+    assert_eq!(place.run(&["tables", "there"]).ok(), "main\n");
+    let limited = format!("ulimit -v 1000000; (printf 'a\\t'; cat /dev/zero) | {program} load new -");
+    place.shell(&limited).fails(5, &["line 1", "not enough memory for the value", "Nothing was stored"]);
+    assert!(!place.path("new").exists());
+}
+
+#[test]
+fn values_larger_than_a_buffer_are_loaded() {
+    let place = Place::new();
+    let value = format!("{}\\n\\x00{}", "v".repeat(3_000_000), "w\tw".repeat(1000));
+    let run = place.run_with_input(&["load", "d", "-"], format!("a\t{value}\nb\t2\n").as_bytes());
+    assert!(run.ok().starts_with("loaded 2 entries"));
+    let stored = value.replace("\\n", "\n").replace("\\x00", "\0");
+    assert!(place.run(&["get", "d", "a"]).ok() == stored);
+    assert_eq!(place.run(&["get", "d", "b"]).ok(), "2");
+}
+
+#[test]
+fn a_signal_ends_a_load_that_waits_for_input() {
+    for (name, options) in [("INT", &[][..]), ("TERM", &["--dump"]), ("HUP", &[])] {
+        let place = Place::new();
+        let mut command = place.command(&[&["load", "d", "-"], options].concat());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let first = if options.is_empty() { "a\t1\n" } else { "!vellum dump 1\n" };
+        stdin.write_all(format!("{first}half a line").as_bytes()).unwrap();
+        wait_for_size(&place.path("d"), 1);
+        std::thread::sleep(Duration::from_millis(200));
+        signal(&child, name);
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(10), "{name} did not end it");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let run = Run::from(child.wait_with_output().unwrap());
+        run.fails(130, &["interrupted", "Nothing was stored", "run the same command again"]);
+        drop(stdin);
+        assert!(!place.path("d").exists() && !place.path("d-log").exists());
+    }
 }

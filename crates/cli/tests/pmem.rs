@@ -69,3 +69,15 @@ fn what_the_system_does_not_confirm_is_refused_unless_vouched_for() {
     assert!(figures.iter().any(|row| row["step"] == "recovery" && row["operations"] == 2000), "{figures:?}");
     assert!(!place.path("s").exists(), "it is removed");
 }
+
+#[test]
+fn a_value_without_end_is_refused() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.run(&["pmem", "create", "store", "--chunk", "1MiB"]).ok();
+    for from in ["--file /dev/zero", "- < /dev/zero"] {
+        let line = format!("ulimit -v 1000000; exec {program} pmem put store key {from}");
+        place.shell(&line).fails(5, &["cannot read", "out of memory"]);
+    }
+    place.run(&["pmem", "get", "store", "key"]).fails(1, &["there is no key"]);
+}

@@ -58,6 +58,7 @@ pub use crate::core::Put;
 pub use error::{Damage, PmemError, Result};
 pub use format::{Layout, fixed::Fixed, variable::Variable};
 pub use handles::{Client, Reader};
+pub use layout::VALUE_BYTES_MAX;
 pub use options::{Options, Persistence, ReclaimOptions};
 pub use reclaim::Reclaimed;
 pub use recover::Recovery;

@@ -1,21 +1,24 @@
 //! Loading a dump: all its tables at once.
 
-use super::{check_signals, decode, read_line};
+use super::lines::{End, Lines};
 use crate::{
-    dump::{EndLine, FIRST, Line, TableLine},
+    dump::{EndLine, FIRST, Line, MARK, TableLine},
     failure::{Code, Failure, Result},
     progress::Progress,
     text::Form,
 };
-use std::io::BufRead;
 use vellum::{BulkLoader, BulkOptions, Database, Error, Table, Transaction};
 
-/// The lines of a dump.
-struct Lines<'l> {
-    source: &'l mut dyn BufRead,
+/// The maximum length of a line that is not an entry, in bytes.
+const MARKED_BYTES_MAX: usize = 64 << 10;
+
+/// A dump that is being read.
+struct Dump<'l> {
+    lines: Lines<'l>,
+    /// The current line, if it is not an entry.
     line: Vec<u8>,
-    /// The number of the line.
-    number: u64,
+    /// The value of the current line, if it is an entry.
+    value: Vec<u8>,
     /// The bytes of keys and values.
     bytes: u64,
     shown: u64,
@@ -25,52 +28,53 @@ struct Lines<'l> {
 /// Loads all tables, none of which may exist. Returns the number of entries, and the bytes of keys and values.
 pub fn load(
     (database, options): (&Database, &BulkOptions),
-    source: &mut dyn BufRead,
+    lines: Lines<'_>,
     quiet: bool,
 ) -> Result<(u64, u64)> {
     let progress = Progress::bytes(quiet, "loading", None);
-    let mut lines = Lines { source, line: Vec::new(), number: 0, bytes: 0, shown: 0, progress };
+    let mut dump = Dump { lines, line: Vec::new(), value: Vec::new(), bytes: 0, shown: 0, progress };
     // Transactions cannot use plain tables: these are filled directly, and dropped if anything fails.
     let mut plain = Vec::new();
     let transaction = database.begin()?;
-    let loaded = load_tables((database, &transaction, options), &mut lines, &mut plain)
+    let loaded = load_tables((database, &transaction, options), &mut dump, &mut plain)
         .and_then(|loaded| Ok(transaction.commit().map(|()| loaded)?));
     let entries = loaded.map_err(|failure| {
         for name in plain {
             // The first error is more useful.
             let _ = database.drop_table(&name);
         }
-        failure.and("Nothing was stored")
+        failure
     })?;
-    Ok((entries, lines.bytes))
+    Ok((entries, dump.bytes))
 }
 
 fn load_tables(
     (database, transaction, options): (&Database, &Transaction, &BulkOptions),
-    lines: &mut Lines<'_>,
+    dump: &mut Dump<'_>,
     plain: &mut Vec<String>,
 ) -> Result<u64> {
-    if !lines.next()? || lines.line != FIRST.as_bytes() {
+    let first = dump.lines.begin()?;
+    if first != Some(End::Line) || dump.lines.field != FIRST.as_bytes() {
         return Err(Failure::usage(format!(
             "this is no dump: its first line is not `{FIRST}`; without --dump, lines are loaded"
         )));
     }
     let mut there = EndLine { tables: 0, entries: 0 };
-    let mut next = lines.begin_table()?;
+    let mut next = dump.begin_table()?;
     while let Begun::Table(line) = next {
         there.tables += 1;
         let create =
-            |created: vellum::Result<Table>| created.map_err(|error| lines_failure(error, lines.number));
+            |created: vellum::Result<Table>| created.map_err(|error| lines_failure(error, dump.lines.number));
         next = if line.is_plain {
             let table = create(database.create_table_with(&line.name[..], line.options()))?;
             plain.push(line.name.clone());
-            lines.load_entries(table.bulk_loader_with(options)?, &mut there)?
+            dump.load_entries(table.bulk_loader_with(options)?, &mut there)?
         } else {
             let table = create(transaction.create_table_with(&line.name[..], line.options()))?;
-            lines.load_entries(transaction.bulk_loader_with(&table, options)?, &mut there)?
+            dump.load_entries(transaction.bulk_loader_with(&table, options)?, &mut there)?
         };
     }
-    let Begun::End(end) = next else { return Err(lines.incomplete()) };
+    let Begun::End(end) = next else { return Err(dump.incomplete()) };
     if end != there {
         return Err(Failure::new(
             Code::Damaged,
@@ -80,6 +84,7 @@ fn load_tables(
             ),
         ));
     }
+    dump.expect_nothing()?;
     Ok(end.entries)
 }
 
@@ -91,60 +96,87 @@ enum Begun {
     Nothing,
 }
 
-impl Lines<'_> {
-    /// Reads the next line; false if there is none.
-    fn next(&mut self) -> Result<bool> {
-        self.number += 1;
-        if self.number.is_multiple_of(super::LINES_AT_ONCE) {
-            check_signals()?;
+/// A line of a dump.
+enum Read {
+    /// An entry with this key; its value is read.
+    Entry(Vec<u8>),
+    Other(Line),
+}
+
+impl Dump<'_> {
+    /// Reads the next line; none if there is none.
+    fn next(&mut self) -> Result<Option<Read>> {
+        let Some(end) = self.lines.begin()? else { return Ok(None) };
+        if self.lines.number.is_multiple_of(super::LINES_AT_ONCE) {
             self.progress.advance(self.bytes - self.shown);
             self.shown = self.bytes;
         }
-        read_line(self.source, &mut self.line, self.number)
+        if self.lines.field.first() == Some(&MARK) {
+            self.line.clone_from(&self.lines.field);
+            if end == End::Tab {
+                self.line.push(b'\t');
+            }
+            if end == End::Tab && !self.lines.rest(&mut self.line, MARKED_BYTES_MAX)? {
+                return Err(self.wrong());
+            }
+            return Line::of(&self.line).map(|line| Some(Read::Other(line))).ok_or_else(|| self.wrong());
+        }
+        if end == End::Line {
+            return Err(self.wrong());
+        }
+        let key = self.lines.key(Form::Escaped)?;
+        self.lines.value(Form::Escaped, &mut self.value)?;
+        Ok(Some(Read::Entry(key)))
     }
 
     /// Reads the line that begins a table, or the end line.
     fn begin_table(&mut self) -> Result<Begun> {
-        if !self.next()? {
-            return Ok(Begun::Nothing);
-        }
-        match Line::of(&self.line) {
-            Some(Line::Table(table)) => Ok(Begun::Table(table)),
-            Some(Line::End(end)) => Ok(Begun::End(end)),
-            _ => Err(self.wrong()),
+        match self.next()? {
+            None => Ok(Begun::Nothing),
+            Some(Read::Other(Line::Table(table))) => Ok(Begun::Table(table)),
+            Some(Read::Other(Line::End(end))) => Ok(Begun::End(end)),
+            Some(Read::Entry(_)) => Err(self.wrong()),
         }
     }
 
     /// Loads the entries of a table, and returns what follows them.
     fn load_entries(&mut self, mut loader: BulkLoader<'_>, there: &mut EndLine) -> Result<Begun> {
         loop {
-            if !self.next()? {
-                return Ok(Begun::Nothing);
-            }
-            let (key, value) = match Line::of(&self.line) {
-                Some(Line::Entry(key, value)) => (key, value),
-                Some(Line::Table(table)) => {
+            let key = match self.next()? {
+                Some(Read::Entry(key)) => key,
+                Some(Read::Other(Line::Table(table))) => {
                     loader.finish()?;
                     return Ok(Begun::Table(table));
                 }
-                Some(Line::End(end)) => {
+                Some(Read::Other(Line::End(end))) => {
                     loader.finish()?;
                     return Ok(Begun::End(end));
                 }
-                None => return Err(self.wrong()),
+                None => return Ok(Begun::Nothing),
             };
-            let key = decode(Form::Escaped, key, "the key", self.number)?;
-            let value = decode(Form::Escaped, value, "the value", self.number)?;
-            loader.push(&key, &value).map_err(|error| lines_failure(error, self.number))?;
+            let pushed = loader.push(&key, &self.value);
+            pushed.map_err(|error| lines_failure(error, self.lines.number))?;
             there.entries += 1;
-            self.bytes += (key.len() + value.len()) as u64;
+            self.bytes += (key.len() + self.value.len()) as u64;
         }
+    }
+
+    /// Makes sure that the input ends with the end line: what follows it would not be loaded.
+    fn expect_nothing(&mut self) -> Result {
+        if self.lines.begin()?.is_none() {
+            return Ok(());
+        }
+        let message = format!(
+            "line {}: there is more after the last line of the dump; load one dump at a time",
+            self.lines.number
+        );
+        Err(Failure::new(Code::Damaged, message))
     }
 
     fn wrong(&self) -> Failure {
         let message = format!(
             "line {} is none of a dump: it is neither an entry nor the beginning of a table",
-            self.number
+            self.lines.number
         );
         Failure::new(Code::Damaged, message)
     }
@@ -152,7 +184,7 @@ impl Lines<'_> {
     fn incomplete(&self) -> Failure {
         Failure::new(
             Code::Damaged,
-            format!("the dump ends after line {}, without its last line: it is incomplete", self.number - 1),
+            format!("the dump ends after line {}, without its last line: it is incomplete", self.lines.number - 1),
         )
     }
 }

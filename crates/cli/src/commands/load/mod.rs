@@ -1,24 +1,21 @@
 //! `vellum load`: stores sorted lines of keys and values in an empty table.
 
 mod dump;
+mod lines;
 
 use crate::{
     arguments::{FormArguments, General, TableArguments, WriteArguments},
     dump::FIRST,
-    failure::{Failure, Result},
+    failure::{Code, Failure, Result},
+    input::Input,
     output::Output,
     progress::{Progress, remark},
     signals, size, store,
     text::Form,
 };
+use lines::{End, Lines};
 use serde::Serialize;
-use std::{
-    ffi::OsStr,
-    io::{self, BufRead, BufReader, Read as _},
-    os::unix::ffi::OsStrExt as _,
-    path::PathBuf,
-    time::Instant,
-};
+use std::{path::PathBuf, time::Instant};
 use vellum::{
     AccessError, BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table, TableOptions,
 };
@@ -43,9 +40,7 @@ Examples:
   vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between
   vellum dump old.vellum | vellum load new.vellum - --dump    a copy of all tables, without their holes";
 
-/// The maximum length of a line, in bytes: the longest value with each byte escaped, and as much again for the key.
-const LINE_BYTES_MAX: u64 = 8 * MAX_VALUE_BYTES;
-/// How often signals are checked and the bar is updated, in lines.
+/// How often the bar is updated, in lines. Signals are checked whenever input is read.
 const LINES_AT_ONCE: u64 = 4096;
 
 /// The arguments.
@@ -90,19 +85,25 @@ struct Summary {
 /// Loads a file.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let path = &arguments.target.store.database;
-    let mut lines: Box<dyn BufRead> = if arguments.file.as_os_str() == "-" {
-        Box::new(io::stdin().lock())
+    let mut input = if arguments.file.as_os_str() == "-" {
+        Input::standard().map_err(|error| Failure::io("read standard input", &error))?
     } else {
-        let (file, _) = store::open_input(&arguments.file, path, "loaded from itself")?;
-        Box::new(BufReader::with_capacity(1 << 20, file))
+        Input::of(store::open_input(&arguments.file, path, "loaded from itself")?.0)
     };
+    let mut lines = Lines::new(&mut input);
     let (database, created) = store::open_or_create(&arguments.target)?;
     let start = Instant::now();
     let loaded = if arguments.dump {
-        dump::load((&database, &arguments.options()), &mut lines, general.quiet)
+        dump::load((&database, &arguments.options()), lines, general.quiet)
     } else {
         load_table(arguments, general, &database, &mut lines)
     };
+    let loaded = loaded.map_err(|failure| match failure.code {
+        Code::Interrupted => {
+            failure.and("Nothing was stored, and the database was closed; run the same command again")
+        }
+        _ => failure.and("Nothing was stored"),
+    });
     if created && let Err(failure) = loaded {
         // Nothing was stored, and an empty database was not asked for.
         store::discard(database);
@@ -138,7 +139,7 @@ fn load_table(
     arguments: &Arguments,
     general: &General,
     database: &Database,
-    lines: &mut dyn BufRead,
+    lines: &mut Lines<'_>,
 ) -> Result<(u64, u64)> {
     let name = &arguments.table.table;
     let (table, created) = match database.table(name) {
@@ -161,7 +162,7 @@ fn load(
     arguments: &Arguments,
     general: &General,
     table: &Table,
-    lines: &mut dyn BufRead,
+    lines: &mut Lines<'_>,
 ) -> Result<(u64, u64)> {
     let form = arguments.form.form();
     let mut loader = table.bulk_loader_with(&arguments.options()).map_err(|error| match error {
@@ -169,62 +170,31 @@ fn load(
         error => error.into(),
     })?;
     let progress = Progress::bytes(general.quiet, "loading", None);
-    let (mut line, mut number, mut bytes, mut shown) = (Vec::new(), 0, 0, 0);
-    while read_line(lines, &mut line, number + 1)? {
-        number += 1;
-        if number == 1 && line == FIRST.as_bytes() {
+    let (mut value, mut bytes, mut shown) = (Vec::new(), 0, 0);
+    while let Some(end) = lines.begin()? {
+        let number = lines.number;
+        if number == 1 && end == End::Line && lines.field == FIRST.as_bytes() {
             return Err(Failure::usage("this is a dump of a database; load it with --dump"));
         }
-        let (key, value) = split(&line);
-        let key = decode(form, key, "the key", number)?;
-        let value = decode(form, value, "the value", number)?;
+        let key = lines.key(form)?;
+        match end {
+            End::Tab => lines.value(form, &mut value)?,
+            End::Line => value.clear(),
+        }
         loader.push(&key, &value).map_err(|error| refused(error, number, (&key, &value), form))?;
         bytes += (key.len() + value.len()) as u64;
         if number % LINES_AT_ONCE == 0 {
-            check_signals()?;
             progress.advance(bytes - shown);
             shown = bytes;
         }
     }
-    check_signals()?;
+    signals::check()?;
     Ok((loader.finish()?, bytes))
-}
-
-fn check_signals() -> Result {
-    signals::check().map_err(|failure| {
-        failure.and("Nothing was stored, and the database was closed; run the same command again")
-    })
-}
-
-/// Reads a line without its line break; returns false if there is none.
-fn read_line(lines: &mut dyn BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
-    line.clear();
-    let read = lines.take(LINE_BYTES_MAX).read_until(b'\n', line);
-    let read = read.map_err(|error| Failure::io(format_args!("read line {number}"), &error))?;
-    if line.pop_if(|byte| *byte == b'\n').is_none() && read as u64 == LINE_BYTES_MAX {
-        return Err(Failure::usage(format!("line {number} is longer than a key and a value can be")));
-    }
-    Ok(read > 0)
-}
-
-/// The key and the value of a line.
-fn split(line: &[u8]) -> (&[u8], &[u8]) {
-    match line.iter().position(|byte| *byte == b'\t') {
-        Some(tab) => {
-            let (key, rest) = line.split_at(tab);
-            (key, rest.get(1..).unwrap_or_default())
-        }
-        None => (line, &[]),
-    }
-}
-
-fn decode(form: Form, text: &[u8], what: &str, number: u64) -> Result<Vec<u8>> {
-    form.decode(OsStr::from_bytes(text), what).map_err(|failure| failure.after(format_args!("line {number}")))
 }
 
 fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), form: Form) -> Failure {
     let advice = advice(&error, form);
-    let failure = Failure::from(error).after(format_args!("line {number}")).and("Nothing was stored");
+    let failure = Failure::from(error).after(format_args!("line {number}"));
     if advice.is_empty() || key.len() > MAX_KEY_BYTES || value.len() as u64 > MAX_VALUE_BYTES {
         failure
     } else {

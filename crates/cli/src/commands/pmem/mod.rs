@@ -14,13 +14,14 @@ use crate::{
 use serde::Serialize;
 use std::{
     ffi::OsString,
-    io::{Read as _, Write as _},
+    fs::File,
+    io::{Read, Write as _},
     ops::ControlFlow,
     path::PathBuf,
 };
 use store::{AnyStore, FromBytes, PersistenceArguments, StoreArguments, WithLayout, open, with_layout};
 use vellum_base::shown;
-use vellum_pmem::{Options, Put, Shape, Store};
+use vellum_pmem::{Options, Put, Shape, Store, VALUE_BYTES_MAX};
 
 const HELP: &str = "\
 A store of persistent memory is a file on a file system mounted with `-o dax`, or a device (/dev/dax0.0); there, what a \
@@ -209,17 +210,14 @@ fn create(arguments: &CreateArguments, general: &General) -> Result {
 fn put(arguments: &PutArguments, general: &General) -> Result {
     let form = arguments.form.form();
     let key = form.decode(&arguments.key, "the key")?;
-    let mut value = Vec::new();
-    match (&arguments.file, &arguments.value) {
-        (Some(file), _) => {
-            value = std::fs::read(file).map_err(|error| Failure::file("read", file, &error))?
+    let value = match (&arguments.file, &arguments.value) {
+        (Some(path), _) => {
+            let file = File::open(path).map_err(|error| Failure::file("read", path, &error))?;
+            read_value(file, &shown(path).to_string())?
         }
-        (None, Some(text)) if text != "-" => value = form.decode(text, "the value")?,
-        _ => {
-            let read = std::io::stdin().read_to_end(&mut value);
-            read.map_err(|error| Failure::io("read standard input", &error))?;
-        }
-    }
+        (None, Some(text)) if text != "-" => form.decode(text, "the value")?,
+        _ => read_value(std::io::stdin().lock(), "standard input")?,
+    };
     let put = open(&arguments.store, general, |_| {})?.put(&key, &value)?;
     let result = if put == Put::Replaced { "replaced" } else { "inserted" };
     if general.json {
@@ -230,6 +228,18 @@ fn put(arguments: &PutArguments, general: &General) -> Result {
     let length = size::counted(value.len() as u64, "byte", "bytes");
     remark(general.quiet, format_args!("{result} {}: {length}", escaped(&key)));
     Ok(())
+}
+
+/// Reads a value to its end, which may not come: no more than a value can have.
+fn read_value(from: impl Read, what: &str) -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    let read = from.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
+    read.map_err(|error| Failure::io(format_args!("read {what}"), &error))?;
+    if value.len() > VALUE_BYTES_MAX {
+        let most = size::bytes(VALUE_BYTES_MAX as u64);
+        return Err(Failure::usage(format!("{what} is longer than a value can be ({most})")));
+    }
+    Ok(value)
 }
 
 fn get(arguments: &KeyArguments, general: &General) -> Result {
