@@ -236,6 +236,20 @@ pub fn check_new_file(path: &Path) -> Result {
     Ok(())
 }
 
+/// Makes sure that a path leads to a directory; `what` says what should be in it.
+pub fn require_directory(path: &Path, what: &str) -> Result {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::usage(format!("{} is not a directory, which {what} is", shown(path)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let message =
+                format!("there is no directory {}, where {what} should be; check the name", shown(path));
+            Err(Failure::new(Code::Io, message))
+        }
+        Err(error) => Err(Failure::file("look at", path, &error)),
+    }
+}
+
 fn missing(path: &Path) -> Failure {
     let message = format!(
         "there is no file {}; check the name, or create a database with `vellum put` or `vellum import`",

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Place;
+use common::{Place, noise};
 use vellum::{Database, Options};
 
 fn filled(place: &Place) {
@@ -109,6 +109,31 @@ fn a_command_that_only_reads_gives_up_no_log_that_is_to_be_archived() {
 }
 
 #[test]
+fn a_log_is_beside_the_file_to_which_a_link_leads() {
+    let place = Place::new();
+    filled(&place);
+    let options = Options::default().background_checkpoints(false);
+    let database = Database::open(place.path("d"), &options).unwrap();
+    database.table("main").unwrap().put(b"last", b"word").unwrap();
+    place.write("directory/empty", "");
+    std::fs::create_dir(place.path("directory/crashed-log")).unwrap();
+    std::fs::copy(place.path("d"), place.path("directory/crashed")).unwrap();
+    for file in std::fs::read_dir(place.path("d-log")).unwrap() {
+        let file = file.unwrap();
+        let copy = place.path("directory/crashed-log").join(file.file_name());
+        std::fs::copy(file.path(), copy).unwrap();
+    }
+    std::os::unix::fs::symlink("directory/crashed", place.path("first")).unwrap();
+    std::os::unix::fs::symlink(place.path("first"), place.path("link")).unwrap();
+    assert_eq!(Database::log_path(place.path("link")), place.path("directory/crashed-log"));
+    assert_eq!(place.run(&["get", "link", "last"]).ok(), "word");
+    place.run(&["put", "link", "last", "words"]).ok();
+    assert_eq!(place.run(&["get", "directory/crashed", "last"]).ok(), "words");
+    assert!(!place.path("link-log").exists() && !place.path("first-log").exists());
+    drop(database);
+}
+
+#[test]
 fn wrong_things_are_refused_with_what_to_do() {
     let place = Place::new();
     filled(&place);
@@ -152,6 +177,42 @@ fn wrong_things_are_refused_with_what_to_do() {
     place.write("cut", &bytes[..bytes.len() / 2]);
     place.run(&["restore", "cut", "r2"]).fails(3, &["cannot use cut", "not whole"]);
     assert!(!place.path("r2").exists() && !place.path("b").exists());
+}
+
+#[test]
+fn what_has_the_name_of_an_unfinished_file_is_left_alone() {
+    let place = Place::new();
+    filled(&place);
+    place.run(&["put", "other", "k", "v"]).ok();
+    place.run(&["backup", "d", "full"]).ok();
+    let first_page = |file| std::fs::read(place.path(file)).unwrap()[..4096].to_vec();
+    let [of_backup, of_database] = ["full", "d"].map(first_page);
+    for (command, own, foreign) in [
+        (&["backup", "d", "made"][..], &of_backup, &of_database),
+        (&["restore", "full", "made"], &of_database, &of_backup),
+    ] {
+        let unfinished = place.path("made.unfinished");
+        for contents in [b"precious\n".to_vec(), noise(1, 10_000), foreign.clone()] {
+            place.write("made.unfinished", &contents);
+            place.run(command).fails(2, &["made.unfinished is there already", "move it away"]);
+            assert!(std::fs::read(&unfinished).unwrap() == contents);
+            std::fs::remove_file(&unfinished).unwrap();
+        }
+        for target in ["other", "lines", "nothing"] {
+            std::os::unix::fs::symlink(target, &unfinished).unwrap();
+            place.run(command).fails(2, &["made.unfinished is there already"]);
+            std::fs::remove_file(&unfinished).unwrap();
+        }
+        assert_eq!(place.run(&["get", "other", "k"]).ok(), "v");
+        assert!(!place.path("nothing").exists() && !place.path("made").exists());
+        // What an interrupted attempt leaves is replaced.
+        for contents in [vec![], vec![0; 10_000], own.clone()] {
+            place.write("made.unfinished", &contents);
+            place.run(command).ok();
+            assert!(!unfinished.exists());
+            std::fs::remove_file(place.path("made")).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -242,6 +303,11 @@ fn a_database_is_restored_to_a_point_in_time() {
     restore(&["--until", "2001-01-01T00:00:00Z"]).fails(2, &["lies before that", "use an earlier backup"]);
     restore(&["--until", "2201-01-01T00:00:00Z"])
         .fails(2, &["the archive ends at", "to the end of what there is"]);
+    restore(&["--log", "nowhere"]).fails(6, &["there is no directory nowhere", "a log should be"]);
+    std::fs::create_dir(place.path("empty")).unwrap();
+    restore(&["--log", "empty"]).fails(2, &["does not go on where the archive ends", "leave it out"]);
+    restore(&["--log", "full"]).fails(2, &["full is not a directory"]);
+    place.run(&["restore", "full", "r", "--archive", "nowhere"]).fails(6, &["there is no directory nowhere"]);
     restore(&["--until", "yesterday"]).fails(2, &["it is not a time"]);
     restore(&["--until", &between, "--until-lsn", "7"]).fails(2, &["cannot be used with"]);
     place.run(&["restore", "full", "r", "--until", &between]).fails(2, &["--archive"]);

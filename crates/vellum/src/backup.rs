@@ -1,7 +1,7 @@
 //! Backups, made while the database is in use, and databases restored from them.
 //!
 //! The file that is being made has a temporary name until it is complete and durable, and never replaces an existing
-//! file.
+//! file. A file that has the temporary name and is not what an interrupted attempt leaves is not replaced either.
 
 use crate::{Database, Error, Options, Recovery, Result, log_place};
 use std::{
@@ -10,16 +10,22 @@ use std::{
     sync::Arc,
     time::SystemTime,
 };
-use vellum_base::Lsn;
+use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_pool::renew_database;
 use vellum_txn::{
-    BackupError, BackupFile, BackupProgress, BackupSummary, PointInTime, RestoredPoint, TxnError, Until,
-    restore,
+    BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime, RestoredPoint, TxnError,
+    Until, restore,
 };
-use vellum_vm::{CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
 
 /// The suffix of the name of an incomplete file.
 const UNFINISHED: &str = ".unfinished";
+/// How a backup begins.
+const BACKUP: &[u8] = b"VELLUMBK";
+/// How a database begins.
+const DATABASE: &[u8] = b"VELLUMDB";
+/// As much of a page is written at once, in bytes, if the power fails.
+const SECTOR_BYTES: usize = 512;
 
 /// Options of a backup: see [`Database::backup_with`].
 #[derive(Default)]
@@ -101,7 +107,7 @@ impl Database {
 
     fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
         target.refuse_if_there()?;
-        let file = target.open_unfinished()?;
+        let file = target.open_unfinished(BACKUP)?;
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);
         let made = self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress);
@@ -318,13 +324,17 @@ fn restore_to(
     let RestoreOptions { archive, log: lost, until, progress } = how;
     let mut quiet = |_, _| true;
     let progress = progress.unwrap_or(&mut quiet);
+    let has_lost = lost.is_some();
     let point = archive.map(|archive| PointInTime { archive, log: lost, until });
     let point = point.as_ref().map(|point| (point, options.log_settings.segment_bytes));
-    let file = target.open_unfinished()?;
+    let file = target.open_unfinished(DATABASE)?;
     let made = || {
         remove_segments(log)?;
         let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
-        let point = restore(&files, &*file, log, point, progress)?;
+        let point = restore(&files, &*file, log, point, progress).map_err(|error| match error {
+            TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
+            error => error.into(),
+        })?;
         drop(file);
         let database = open()?;
         let recovery = database.recovery();
@@ -400,9 +410,19 @@ impl Target {
     }
 
     /// Opens the unfinished file, empty. What an interrupted attempt has left is overwritten, unless that attempt is
-    /// still running.
-    fn open_unfinished(&self) -> Result<Arc<dyn File>> {
-        let file = self.open(&self.unfinished(), CreateMode::OpenOrCreate)?;
+    /// still running. Anything else that has its name is left alone; `beginning` is how a complete file begins.
+    fn open_unfinished(&self, beginning: &[u8]) -> Result<Arc<dyn File>> {
+        let name = self.unfinished();
+        let made = self.directory_path().join(&name);
+        let is_file = |about: std::fs::Metadata| about.is_file();
+        // A symbolic link is not followed: what it leads to is not an unfinished file.
+        if self.path.is_some() && !std::fs::symlink_metadata(&made).map_or(true, is_file) {
+            return Err(Error::UnfinishedExists { path: made });
+        }
+        let file = self.open(&name, CreateMode::OpenOrCreate)?;
+        if !is_unfinished(&*file, beginning).map_err(write_error)? {
+            return Err(Error::UnfinishedExists { path: made });
+        }
         file.truncate(0).map_err(write_error)?;
         Ok(file)
     }
@@ -436,6 +456,18 @@ impl Target {
     fn give_up(&self) {
         let _ = self.directory.remove(&self.unfinished());
     }
+}
+
+/// Whether a file is what an interrupted attempt may leave: empty, or one that begins as it should, or whose beginning
+/// was not written yet.
+fn is_unfinished(file: &dyn File, beginning: &[u8]) -> io::Result<bool> {
+    let size = file.size()?;
+    if size < PAGE_SIZE as u64 {
+        return Ok(size == 0);
+    }
+    let mut page = AlignedBuffer::new(PAGE_SIZE);
+    file.read_to(0, &mut page)?;
+    Ok(page.starts_with(beginning) || page.iter().take(SECTOR_BYTES).all(|byte| *byte == 0))
 }
 
 fn parent(path: &Path) -> &Path {

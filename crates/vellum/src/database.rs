@@ -289,7 +289,8 @@ impl Database {
     }
 
     /// The log directory of the database at `path`. It exists only while the database is open, and after a crash. After
-    /// a crash it is needed to open the database, so it must go with the file wherever that is moved or copied.
+    /// a crash it is needed to open the database, so it must go with the file wherever that is moved or copied. If the
+    /// path is a symbolic link, it is beside the file to which the link leads.
     pub fn log_path(path: impl AsRef<Path>) -> PathBuf {
         log_place::path_of(path.as_ref())
     }

@@ -51,6 +51,25 @@ pub enum Error {
         /// Whether it is the log of a database.
         is_log: bool,
     },
+    /// A file that is no unfinished backup or database has the name that one needs while it is made.
+    #[error(
+        "{} is there already, and is not what an interrupted backup or restore leaves; a file of this name is needed for a while: \
+         move it away, or choose another place",
+        path.display()
+    )]
+    UnfinishedExists {
+        /// The existing path.
+        path: PathBuf,
+    },
+    /// The log that a restore is to follow where the archive ends lacks what comes there.
+    #[error(
+        "the log of the lost database does not go on where the archive ends: it is needed from {from} on, and is not in the \
+         directory that was named (`--log`). Name the directory of that log, or leave it out: then what the archive holds is restored"
+    )]
+    LostLog {
+        /// The place from which on it is needed.
+        from: Lsn,
+    },
     /// The directory of the log cannot be created or opened.
     #[error("cannot make the directory {} for the log: {source}; this process must be allowed to make it", path.display())]
     LogDirectory {
@@ -360,7 +379,7 @@ impl Error {
             Self::Pool(error) => pool_kind(error),
             Self::Log(error) => log_kind(error),
             Self::Backup(error) => backup_kind(error),
-            Self::RestoreExists { .. } => ErrorKind::AlreadyExists,
+            Self::RestoreExists { .. } | Self::UnfinishedExists { .. } => ErrorKind::AlreadyExists,
             Self::WithoutLog
             | Self::WithoutArchive
             | Self::NoSuchSavepoint
@@ -374,6 +393,7 @@ impl Error {
             | Self::IsTable { .. }
             | Self::TypeName { .. }
             | Self::NotEncoded { .. }
+            | Self::LostLog { .. }
             | Self::NoSuchPosition { .. } => ErrorKind::InvalidInput,
             Self::Objects(ObjectError::Dangling { .. } | ObjectError::NothingToConvert { .. }) => {
                 ErrorKind::NotFound

@@ -66,9 +66,23 @@ pub(crate) fn directory_of(file: &Path) -> DiskDirectory {
     DiskDirectory::held(&path_of(file))
 }
 
-/// The path of the log of a database.
+/// How many symbolic links lead on from one another at most, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The path of the log of a database. It is beside the file itself, also if a symbolic link names that.
 pub(crate) fn path_of(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
+    let mut name = target_of(file).into_os_string();
     name.push("-log");
     PathBuf::from(name)
+}
+
+/// The file to which a path leads, which need not exist. Links among the directories stay: they lead to the log, too.
+fn target_of(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(link) = std::fs::read_link(&target) else { break };
+        // An absolute link replaces the path.
+        target = target.parent().unwrap_or(Path::new("")).join(link);
+    }
+    target
 }

@@ -16,8 +16,8 @@ use vellum::{Backup, BackupOptions, Error, pool::PoolError};
 use vellum_base::shown;
 
 const HELP: &str = "\
-The backup is one file. It is made under another name and gets its own once it is whole and on the disk; nothing is \
-overwritten. Every page is checked while it is copied. `vellum restore` makes a database of it.
+The backup is one file. It is made as BACKUP.unfinished and gets its own name once it is whole and on the disk; nothing is \
+overwritten, except what an interrupted backup has left. Every page is checked while it is copied. `vellum restore` makes a database of it.
 
 A program that has the database open makes backups itself while it goes on, with `Database::backup`. This command is for a \
 database that no other process changes, and that was closed: one that was not is recovered first, by `vellum recover`.

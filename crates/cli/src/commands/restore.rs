@@ -17,8 +17,8 @@ use vellum::{Backup, LogArchive, Lsn, RestoreOptions, Until};
 use vellum_base::shown;
 
 const HELP: &str = "\
-The database holds what was committed when the last backup was finished. It is made under another name and gets its own \
-once it is whole and on the disk; nothing is overwritten. The backups stay as they are.
+The database holds what was committed when the last backup was finished. It is made as DATABASE.unfinished and gets its own name once it is whole and on the disk; nothing is \
+overwritten, except what an interrupted restore has left. The backups stay as they are.
 
 With an archive of the log (`--archive` of the commands that change something, `Options::log_archive` of programs) it holds \
 also what was committed after the backup: up to the end of the archive, a time, or a place of the log. Nothing that was committed later \
@@ -82,6 +82,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     store::check_new_file(database)?;
     let backups = backups.iter().map(|path| backup::open(path)).collect::<Result<Vec<Backup>>>()?;
     let pages = backups.iter().map(|backup| backup.sizes().0).sum();
+    for (directory, what) in [(&arguments.archive, "an archive of the log"), (&arguments.log, "a log")] {
+        directory.as_ref().map_or(Ok(()), |directory| store::require_directory(directory, what))?;
+    }
     signals::watch();
     let bar = Progress::bytes(general.quiet, "restoring", Some(0));
     let mut progress = |done, total| {
