@@ -3,6 +3,7 @@
 mod common;
 
 use common::Place;
+use std::{io::Write as _, process::Stdio};
 use vellum::{Database, Options, TableName, TableOptions};
 
 fn fill(place: &Place) {
@@ -103,8 +104,34 @@ fn what_follows_the_end_of_a_dump_is_not_passed_over() {
         .fails(3, &["line 5", "more after the last line"]);
     assert!(!place.path("both").exists());
     let plain = one.replace("versions", "plain") + "later\t2\n";
-    place.run_with_input(&["load", "one", "-", "--dump"], plain.replace("one", "other").as_bytes()).fails(3, &["line 5"]);
+    place
+        .run_with_input(&["load", "one", "-", "--dump"], plain.replace("one", "other").as_bytes())
+        .fails(3, &["line 5"]);
     assert_eq!(place.run(&["tables", "one"]).ok(), "one\n");
+}
+
+#[test]
+fn a_load_that_is_killed_leaves_no_table() {
+    let place = Place::new();
+    place.run(&["put", "d", "key", "value"]).ok();
+    let value = "v".repeat(100_000);
+    let entries: String = (0..50).map(|number| format!("key {number:02}\t{value}\n")).collect();
+    let table = |name: &str| format!("!table\t{name}\tbytes\tbytes\tplain\n{entries}");
+    let dump = format!("!vellum dump 1\n{}{}!end\t2\t100\n", table("first"), table("second"));
+    let mut command = place.command(&["load", "d", "-", "--dump"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // Without its end: the first table is whole when more than its entries and a pipe have been taken.
+    stdin.write_all(&dump.as_bytes()[..dump.len() - 100]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\n");
+    let run = place.run_with_input(&["load", "d", "-", "--dump"], dump.as_bytes());
+    assert!(run.ok().starts_with("loaded 100 entries"));
+    let tables = place.run(&["tables", "d", "--json"]).json();
+    assert!(tables[0]["table"] == "first" && tables[0]["plain"] == true, "{tables:?}");
+    place.run(&["verify", "d"]).ok();
 }
 
 #[test]

@@ -13,10 +13,10 @@
 
 use crate::{
     AsKey, AsValue, BulkLoader, BulkOptions, Error, KeyType, Result, Table, Transaction, ValueType,
-    bulk::Part, catalog::TableRecord, handle::Handle, life::Writing, new_tree::NewTree, owned::Fate,
-    plant::Plant,
+    bulk::Part, catalog::TableRecord, driver::lock, handle::Handle, life::Writing, new_tree::NewTree,
+    owned::Fate, plant::Plant,
 };
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 use vellum_access::{AccessError, BulkLoad, Tree, Writer};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
@@ -51,8 +51,9 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; [`Error::Conflict`] if
     /// another open transaction has changed it, or another transaction has stored something in it since this one began,
-    /// or has cleared, renamed or dropped it; [`Error::PlainTable`] if it keeps no versions; [`Error::NoSuchTable`] if
-    /// this transaction does not see it. Also if it cannot be read, or the database is open for reading only.
+    /// or has cleared, renamed or dropped it; [`Error::PlainTable`] if it keeps no versions and this transaction has not
+    /// created it; [`Error::NoSuchTable`] if this transaction does not see it. Also if it cannot be read, or the database is
+    /// open for reading only.
     pub fn bulk_loader<'t, K, V>(&'t self, table: &'t Table<K, V>) -> Result<BulkLoader<'t, K, V>>
     where
         K: KeyType + ?Sized,
@@ -116,10 +117,11 @@ impl Transaction {
 
     /// Takes ownership of an empty table for this transaction, and makes a tree for the entries to be loaded.
     fn begin_load(&self, table: &Handle) -> Result<TransactionPart<'_>> {
-        let seen = table.tree_of(&self.open)?.root();
+        let seen = self.root_to_load(table)?;
         // Noted as read if the transaction is serializable: the outcome depends on whether the table is empty.
-        let is_empty = self.read_range(table, &(Bound::Unbounded, Bound::Unbounded))?.next()?.is_none();
-        if !is_empty {
+        if !table.is_plain()
+            && self.read_range(table, &(Bound::Unbounded, Bound::Unbounded))?.next()?.is_some()
+        {
             return Err(AccessError::NotEmpty.into());
         }
         self.record_of(table, seen)?;
@@ -130,6 +132,17 @@ impl Transaction {
         Ok(TransactionPart { transaction: self, tree: NewTree::create(&self.open.inner, &table.open)? })
     }
 
+    /// The root of the tree of a table that this transaction may load. A plain table is none, unless this transaction
+    /// has created it: nobody else uses it before the commit, so nobody misses the versions.
+    fn root_to_load(&self, table: &Handle) -> Result<PageId> {
+        let is_created_here = || lock(&self.open.owned).has_created(&table.open);
+        if table.is_plain() && Arc::ptr_eq(&table.inner, &self.open.inner) && is_created_here() {
+            let seen = table.seen_by(&self.open)?.map(|generation| generation.root);
+            return seen.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() });
+        }
+        Ok(table.tree_of(&self.open)?.root())
+    }
+
     /// Makes the loaded tree the contents of the table.
     fn finish_load(&self, table: &Handle, tree: NewTree, load: BulkLoad<'_, Pool>) -> Result<u64> {
         // Held to the end: meanwhile nothing of this transaction can be rolled back to a savepoint, and so the tree
@@ -137,7 +150,7 @@ impl Transaction {
         let changing = self.changing();
         self.check()?;
         // The table may have been cleared or dropped in this transaction.
-        let seen = table.tree_of(&self.open)?.root();
+        let seen = self.root_to_load(table)?;
         let (name, record) = self.record_of(table, seen)?;
         // The transaction owns the table already, unless that was rolled back.
         self.own(&changing, &table.open, seen, Fate::Reserved)?;
@@ -161,7 +174,8 @@ impl Transaction {
         let mut cursor = tree.range(Bound::Unbounded, Bound::Unbounded)?;
         let Some(entry) = cursor.next()? else { return Ok(()) };
         let key = entry.key().to_vec();
-        if self.read_untracked(table)?.value_length(&key)?.is_some() {
+        // Only this transaction can have loaded something in a plain table, which it has created.
+        if table.is_plain() || self.read_untracked(table)?.value_length(&key)?.is_some() {
             return Err(AccessError::NotEmpty.into());
         }
         Err(self.die(Error::Conflict { table: table.name.as_ref().to_owned(), key, committed: true }))

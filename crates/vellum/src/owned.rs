@@ -36,6 +36,11 @@ impl Owned {
         self.0.push(Change { at, table, fate });
     }
 
+    /// Whether the transaction has created a table.
+    pub(crate) fn has_created(&self, table: &Arc<OpenTable>) -> bool {
+        self.0.iter().any(|change| change.fate == Fate::Created && Arc::ptr_eq(&change.table, table))
+    }
+
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
         if self.0.is_empty() {

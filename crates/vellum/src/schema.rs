@@ -143,7 +143,7 @@ impl Transaction {
     }
 
     /// As [`create_table`](Self::create_table), with options. A [plain](TableOptions::versions) table can be used once
-    /// this transaction is committed.
+    /// this transaction is committed; before that this transaction may [load](Self::bulk_loader) it.
     ///
     /// # Errors
     /// As for [`create_table`](Self::create_table); [`Error::TableTypes`] if the options name types, and the table's

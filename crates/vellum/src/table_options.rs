@@ -20,7 +20,7 @@ impl TableOptions {
     /// A table without versions is *plain*: operations on it are atomic one by one, logged and durable like all others,
     /// and cost the same whatever transactions are open, because they take no notice of transactions. Therefore
     /// transactions cannot read or change a plain table: that is [`Error::PlainTable`](crate::Error::PlainTable). They
-    /// create, rename and drop it like any other. This option cannot be changed after creation.
+    /// create, rename and drop it like any other, and load what they have created. This option cannot be changed after creation.
     ///
     /// ```
     /// use vellum::{Error, TableOptions};

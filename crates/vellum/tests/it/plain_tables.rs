@@ -159,6 +159,51 @@ fn it_is_created_and_dropped_in_transactions() {
 
 /// What was acknowledged is there after a crash, and what transactions beside it have not committed is not.
 #[test]
+fn it_is_loaded_by_the_transaction_that_creates_it() {
+    let (disk, database) = database(9);
+    let entries = || (0..20_000_u32).map(|number| (number.to_be_bytes(), number.to_string()));
+    let there = database.create_table_with("there", plain()).unwrap();
+    let transaction = database.begin().unwrap();
+    let error = transaction.bulk_load(&there, entries()).unwrap_err();
+    assert!(matches!(error, Error::PlainTable { .. }), "{error}");
+    let table = transaction.create_table_with("loaded", plain()).unwrap();
+    assert_eq!(transaction.bulk_load(&table, entries()).unwrap(), 20_000);
+    // It is not empty any more, and nobody else has it.
+    let error = transaction.bulk_load(&table, entries()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert!(matches!(transaction.get(&table, "key"), Err(Error::PlainTable { .. })));
+    assert_eq!(table.put("key", "value").unwrap_err().kind(), ErrorKind::Conflict);
+    assert!(matches!(database.table("loaded"), Err(Error::NoSuchTable { .. })));
+    // Dropped within the transaction, and rolled back to a savepoint.
+    let gone = transaction.create_table_with("gone", plain()).unwrap();
+    transaction.bulk_load(&gone, entries()).unwrap();
+    transaction.drop_table("gone").unwrap();
+    let savepoint = transaction.savepoint();
+    let undone = transaction.create_table_with("undone", plain()).unwrap();
+    transaction.bulk_load(&undone, entries()).unwrap();
+    transaction.rollback_to(savepoint).unwrap();
+    assert!(transaction.bulk_load(&undone, entries()).is_err());
+    transaction.rename_table("loaded", "renamed").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(table.count(..).unwrap(), 20_000);
+    table.put("key", "value").unwrap();
+    // One that is open when the process is killed leaves nothing.
+    let transaction = database.begin().unwrap();
+    let open = transaction.create_table_with("open", plain()).unwrap();
+    transaction.bulk_load(&open, entries()).unwrap();
+    database.sync().unwrap();
+    let (_disk, database) = {
+        let disk = Arc::new(disk.crash());
+        let database = Database::open_in(disk.clone(), "data", &options()).unwrap();
+        (disk, database)
+    };
+    assert_plain(&database, &[("renamed", true), ("there", true)]);
+    let table = database.table("renamed").unwrap();
+    assert_eq!(table.count(..).unwrap(), 20_001);
+    assert_eq!(table.get(7_u32.to_be_bytes()).unwrap().unwrap(), b"7");
+}
+
+#[test]
 fn what_is_acknowledged_survives_a_crash_beside_transactions() {
     for seed in 0..30 {
         let (disk, database) = database(seed);

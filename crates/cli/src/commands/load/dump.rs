@@ -7,7 +7,7 @@ use crate::{
     progress::Progress,
     text::Form,
 };
-use vellum::{BulkLoader, BulkOptions, Database, Error, Table, Transaction};
+use vellum::{BulkLoader, BulkOptions, Database, Error, Transaction};
 
 /// The maximum length of a line that is not an entry, in bytes.
 const MARKED_BYTES_MAX: usize = 64 << 10;
@@ -33,26 +33,13 @@ pub fn load(
 ) -> Result<(u64, u64)> {
     let progress = Progress::bytes(quiet, "loading", None);
     let mut dump = Dump { lines, line: Vec::new(), value: Vec::new(), bytes: 0, shown: 0, progress };
-    // Transactions cannot use plain tables: these are filled directly, and dropped if anything fails.
-    let mut plain = Vec::new();
     let transaction = database.begin()?;
-    let loaded = load_tables((database, &transaction, options), &mut dump, &mut plain)
-        .and_then(|loaded| Ok(transaction.commit().map(|()| loaded)?));
-    let entries = loaded.map_err(|failure| {
-        for name in plain {
-            // The first error is more useful.
-            let _ = database.drop_table(&name);
-        }
-        failure
-    })?;
+    let entries = load_tables((&transaction, options), &mut dump)?;
+    transaction.commit()?;
     Ok((entries, dump.bytes))
 }
 
-fn load_tables(
-    (database, transaction, options): (&Database, &Transaction, &BulkOptions),
-    dump: &mut Dump<'_>,
-    plain: &mut Vec<String>,
-) -> Result<u64> {
+fn load_tables((transaction, options): (&Transaction, &BulkOptions), dump: &mut Dump<'_>) -> Result<u64> {
     let first = dump.lines.begin()?;
     if first != Some(End::Line) || dump.lines.field != FIRST.as_bytes() {
         return Err(Failure::usage(format!(
@@ -63,16 +50,9 @@ fn load_tables(
     let mut next = dump.begin_table()?;
     while let Begun::Table(line) = next {
         there.tables += 1;
-        let create =
-            |created: vellum::Result<Table>| created.map_err(|error| lines_failure(error, dump.lines.number));
-        next = if line.is_plain {
-            let table = create(database.create_table_with(&line.name[..], line.options()))?;
-            plain.push(line.name.clone());
-            dump.load_entries(table.bulk_loader_with(options)?, &mut there)?
-        } else {
-            let table = create(transaction.create_table_with(&line.name[..], line.options()))?;
-            dump.load_entries(transaction.bulk_loader_with(&table, options)?, &mut there)?
-        };
+        let table = transaction.create_table_with(&line.name[..], line.options());
+        let table = table.map_err(|error| lines_failure(error, dump.lines.number))?;
+        next = dump.load_entries(transaction.bulk_loader_with(&table, options)?, &mut there)?;
     }
     let Begun::End(end) = next else { return Err(dump.incomplete()) };
     if end != there {
@@ -184,7 +164,10 @@ impl Dump<'_> {
     fn incomplete(&self) -> Failure {
         Failure::new(
             Code::Damaged,
-            format!("the dump ends after line {}, without its last line: it is incomplete", self.lines.number - 1),
+            format!(
+                "the dump ends after line {}, without its last line: it is incomplete",
+                self.lines.number - 1
+            ),
         )
     }
 }
