@@ -1,6 +1,10 @@
 //! Command-line arguments that commands share.
 
-use crate::{size, text::Form};
+use crate::{
+    failure::{Failure, Result},
+    size,
+    text::Form,
+};
 use std::path::PathBuf;
 use vellum::{Durability, IoEngine, Options, ReleaseMethod};
 
@@ -111,8 +115,21 @@ pub struct FormArguments {
 }
 
 impl FormArguments {
-    /// The form that was chosen.
-    pub fn form(&self) -> Form {
+    /// The form in which results are printed.
+    ///
+    /// # Errors
+    /// If results are JSON, which cannot hold bytes as they are.
+    pub fn form(&self, general: &General) -> Result<Form> {
+        if general.json && self.raw {
+            return Err(Failure::usage(
+                "--json and --raw exclude each other: JSON cannot hold any bytes; --hex can be used with --json",
+            ));
+        }
+        Ok(self.input_form())
+    }
+
+    /// The form in which only input is given, and nothing is printed.
+    pub fn input_form(&self) -> Form {
         match (self.hex, self.raw) {
             (true, _) => Form::Hex,
             (_, true) => Form::Raw,

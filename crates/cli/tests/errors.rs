@@ -46,7 +46,19 @@ fn commands_that_make_no_sense_are_refused_before_anything_is_done() {
     place.run(&["put", "d", "k", "v"]).ok();
     place.run(&["scan", "d", "--prefix", "a", "--from", "b"]).fails(2, &["--prefix", "cannot be used with"]);
     place.run(&["scan", "d", "--from", "b", "--to", "a"]).fails(2, &["--from is behind --to"]);
-    place.run(&["scan", "d", "--raw", "--json"]).fails(2, &["exclude each other"]);
+    place.run(&["pmem", "create", "p", "--chunk", "1MiB"]).ok();
+    for command in [
+        &["scan", "d"][..],
+        &["get", "d", "k"],
+        &["put", "d", "k", "w"],
+        &["delete", "d", "k"],
+        &["pmem", "put", "p", "k", "v"],
+        &["pmem", "get", "p", "k"],
+        &["pmem", "delete", "p", "k"],
+        &["pmem", "scan", "p"],
+    ] {
+        place.run(&[command, &["--raw", "--json"]].concat()).fails(2, &["exclude each other", "--hex"]);
+    }
     place.run(&["scan", "d", "--limit", "many"]).fails(2, &["many"]);
     place.run(&["stat", "d", "--pool", "64 elephants"]).fails(2, &["not a size", "64MiB"]);
     place.run(&["stat", "d", "--pool", "-1"]).fails(2, &["a size cannot be negative"]);

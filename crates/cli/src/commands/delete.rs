@@ -36,7 +36,7 @@ pub struct Arguments {
 
 /// Deletes a key.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
     let database = store::open_to_write(&arguments.target)?;

@@ -86,7 +86,7 @@ struct Summary {
 
 /// Imports a directory.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let key_prefix = arguments.form.form().decode(&arguments.key_prefix, "--key-prefix")?;
+    let key_prefix = arguments.form.input_form().decode(&arguments.key_prefix, "--key-prefix")?;
     store::check_key(&key_prefix)?;
     Tree::check_root(&arguments.directory).map_err(|failure| {
         if arguments.target.store.database.is_dir() && !arguments.directory.is_dir() {

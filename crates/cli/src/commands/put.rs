@@ -70,7 +70,7 @@ struct Value {
 
 /// Puts a value.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
     let path = &arguments.target.store.database;

@@ -67,10 +67,7 @@ pub struct Arguments {
 
 /// Lists entries.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let form = arguments.form.form();
-    if general.json && form == Form::Raw {
-        return Err(Failure::usage("--json and --raw exclude each other: JSON has no way to hold any bytes"));
-    }
+    let form = arguments.form.form(general)?;
     let range = Range::of(arguments, form)?;
     if arguments.salvage && general.json {
         return Err(Failure::usage("--salvage and --json exclude each other"));

@@ -164,7 +164,7 @@ fn load(
     table: &Table,
     lines: &mut Lines<'_>,
 ) -> Result<(u64, u64)> {
-    let form = arguments.form.form();
+    let form = arguments.form.input_form();
     let mut loader = table.bulk_loader_with(&arguments.options()).map_err(|error| match error {
         Error::Access(AccessError::NotEmpty) => Failure::from(error).and("--table names another table"),
         error => error.into(),

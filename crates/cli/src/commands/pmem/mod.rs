@@ -208,7 +208,7 @@ fn create(arguments: &CreateArguments, general: &General) -> Result {
 }
 
 fn put(arguments: &PutArguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     let value = match (&arguments.file, &arguments.value) {
         (Some(path), _) => {
@@ -243,7 +243,7 @@ fn read_value(from: impl Read, what: &str) -> Result<Vec<u8>> {
 }
 
 fn get(arguments: &KeyArguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     let store = open(&arguments.store, general, |options| options.read_only = true)?;
     let value = store.get(&key)?.ok_or_else(|| no_such_key(&key, arguments))?;
@@ -257,7 +257,7 @@ fn get(arguments: &KeyArguments, general: &General) -> Result {
 }
 
 fn delete(arguments: &KeyArguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     if !open(&arguments.store, general, |_| {})?.delete(&key)? {
         return Err(no_such_key(&key, arguments));
@@ -292,7 +292,7 @@ fn print(object: &impl Serialize) -> Result {
 }
 
 fn scan(arguments: &ScanArguments, general: &General) -> Result {
-    let form = arguments.form.form();
+    let form = arguments.form.form(general)?;
     let prefix = arguments.prefix.as_ref().map(|text| form.decode(text, "--prefix")).transpose()?;
     let prefix = prefix.unwrap_or_default();
     let store = open(&arguments.store, general, |options| {
