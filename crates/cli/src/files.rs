@@ -23,7 +23,7 @@ pub struct Tree<'t> {
     pub root: &'t Path,
     /// Whether to stay on the file system of the root.
     pub one_file_system: bool,
-    /// Files to leave out: those of the database into which the others are stored.
+    /// Files and directories to leave out: those of the database into which the others are stored.
     pub except: Vec<Metadata>,
 }
 
@@ -76,7 +76,7 @@ impl Tree<'_> {
     /// a directory is skipped silently.
     pub fn walk(&self, mut visit: impl FnMut(Found) -> bool) {
         let root_device = std::fs::metadata(self.root).map_or(0, |metadata| metadata.dev());
-        // The database's log is skipped silently.
+        // The database's log, and the archive of that, are skipped silently.
         let is_log = |entry: &DirEntry| entry.file_type().is_dir() && self.is_excepted(entry);
         let mut left_out = Vec::new();
         let walk = WalkDir::new(self.root).same_file_system(self.one_file_system).into_iter();

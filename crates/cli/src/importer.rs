@@ -108,13 +108,13 @@ impl Importer<'_> {
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),
         };
-        workers::run(
+        let ran = workers::run(
             self.threads,
             |jobs| tree.walk(|found| !shared.is_over() && shared.visit(found, |job| jobs.give(job))),
             |job| shared.import(&job),
         );
         let failure = shared.failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let result = failure.map_or_else(signals::check, Err);
+        let result = ran.and_then(|()| failure.map_or_else(signals::check, Err));
         (shared.counters.tally(), result)
     }
 }

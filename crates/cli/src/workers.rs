@@ -1,10 +1,15 @@
 //! Threads that process the jobs that one thread finds.
 
+use crate::failure::{Failure, Result};
 use std::sync::{
     Mutex,
     mpsc::{Receiver, SyncSender, sync_channel},
 };
+use vellum_base::primitive::spawn_scoped;
 
+/// How much memory is kept free while workers are started, in bytes: where memory is limited, the last one that the
+/// system allows takes none of what the work needs, nor of what a thread needs to begin.
+const RESERVED_BYTES: usize = 16 << 20;
 /// How many jobs may wait for each worker.
 const WAITING_PER_WORKER: usize = 32;
 
@@ -24,22 +29,45 @@ impl<T> Jobs<T> {
     }
 }
 
-/// Runs `find` on this thread, and `work` on each job that it hands over, on `threads` others. Returns the result of
-/// `find` when all jobs are done.
-pub fn run<T: Send, R>(threads: usize, find: impl FnOnce(&Jobs<T>) -> R, work: impl Fn(T) + Sync) -> R {
+/// Runs `find` on this thread, and `work` on each job that it hands over, on `threads` others, or fewer if the system
+/// refuses some. Returns the result of `find` when all jobs are done.
+///
+/// # Errors
+/// If the system refuses all threads.
+pub fn run<T: Send, R>(
+    threads: usize,
+    find: impl FnOnce(&Jobs<T>) -> R,
+    work: impl Fn(T) + Sync,
+) -> Result<R> {
     let (sender, receiver) = sync_channel(threads * WAITING_PER_WORKER);
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
+        let mut reserved = Vec::<u8>::new();
+        // If there is not so much, a thread is refused, or the work fails.
+        let _ = reserved.try_reserve_exact(RESERVED_BYTES);
+        std::hint::black_box(&mut reserved);
+        for started in 0..threads {
+            let worker = || {
                 while let Some(job) = next(&receiver) {
                     work(job);
                 }
-            });
+            };
+            match spawn_scoped(scope, "vellum-worker", worker) {
+                Err(error) if started == 0 => return Err(cannot_start(&error)),
+                Err(_) => break,
+                Ok(_) => {}
+            }
         }
+        drop(reserved);
         let jobs = Jobs(sender);
-        find(&jobs)
+        Ok(find(&jobs))
     })
+}
+
+/// The failure that the system refuses a thread.
+pub fn cannot_start(error: &std::io::Error) -> Failure {
+    Failure::io("start a thread", error)
+        .and("Processes or memory are limited (`ulimit -u`, `ulimit -v`): raise the limit")
 }
 
 fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
@@ -60,7 +88,8 @@ mod tests {
             |job| {
                 sum.fetch_add(job, Ordering::Relaxed);
             },
-        );
+        )
+        .unwrap();
         assert_eq!((given, sum.into_inner()), (1000, 500_500));
     }
 }

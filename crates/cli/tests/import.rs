@@ -43,6 +43,36 @@ fn regular_files_are_stored_under_their_relative_paths() {
 }
 
 #[test]
+fn the_archive_of_the_log_is_not_imported() {
+    let place = Place::new();
+    place.write("tree/file", noise(1, 100_000));
+    std::fs::create_dir(place.path("tree/deep")).unwrap();
+    for _ in 0..3 {
+        place.run(&["import", "tree/d", "tree", "--archive", "tree/deep/archive", "-q"]).ok();
+    }
+    assert!(place.path("tree/deep/archive").read_dir().unwrap().count() > 0);
+    assert_eq!(place.run(&["scan", "tree/d", "--keys"]).ok(), "file\n");
+}
+
+#[test]
+fn an_import_goes_on_with_the_threads_that_there_are() {
+    let place = Place::new();
+    for number in 0..20 {
+        place.write(&format!("tree/{number}"), noise(number, 10_000));
+    }
+    let program = env!("CARGO_BIN_EXE_vellum");
+    let mut codes = Vec::new();
+    // With more and more memory there are none, some and all threads.
+    for kilobytes in (160_000..=400_000).step_by(20_000) {
+        let command = format!("import d{kilobytes} tree --pool 1MiB --threads 64");
+        let run = place.shell(&format!("ulimit -v {kilobytes}; exec {program} {command}"));
+        assert!(!run.err.contains("panicked"), "{kilobytes}: {}", run.err);
+        codes.push(run.code);
+    }
+    assert_eq!(codes, []);
+}
+
+#[test]
 fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
     let place = Place::new();
     place.write("tree/good", "good");
@@ -111,7 +141,9 @@ fn files_that_are_not_as_long_as_they_say_are_not_stored() {
     assert_eq!(place.run(&["scan", "d"]).ok(), "");
     // What was stored earlier stays.
     place.run(&["put", "d", "0", "earlier"]).ok();
-    assert!(place.run(&["import", "d", "/proc/self/fdinfo"]).err.contains("fdinfo/0: it is said to be empty"));
+    assert!(
+        place.run(&["import", "d", "/proc/self/fdinfo"]).err.contains("fdinfo/0: it is said to be empty")
+    );
     assert_eq!(place.run(&["get", "d", "0"]).ok(), "earlier");
 }
 

@@ -23,7 +23,8 @@ use vellum_base::shown;
 
 const HELP: &str = "\
 The key of a file is its path below the directory, and the value its contents. Files that are there already are \
-replaced, others stay. Symbolic links are not followed. The database is created if it is not there.
+replaced, others stay. Symbolic links are not followed. The database is created if it is not there. \
+Its own files, its log and the archive of that (`--archive`) are left out.
 
 A file that cannot be read is reported and passed over, and so is one that is larger than 1 GiB or whose key \
 would be longer than 1024 bytes. A file that changes while it is being read is read again, and passed over if it changes each time. What an earlier \
@@ -129,7 +130,9 @@ fn import(
     let path = &arguments.target.store.database;
     let file = std::fs::metadata(path).map_err(|error| Failure::file("look at", path, &error))?;
     let log = std::fs::metadata(Database::log_path(path)).ok();
-    let except = [file].into_iter().chain(log).collect();
+    // The archive of the log grows with what is imported.
+    let archive = arguments.target.archive.as_ref().and_then(|archive| std::fs::metadata(archive).ok());
+    let except = [file].into_iter().chain(log).chain(archive).collect();
     let tree = Tree { root: &arguments.directory, one_file_system: arguments.one_file_system, except };
     let progress = Progress::bytes(general.quiet, "importing", Some(0));
     if progress.is_visible() {

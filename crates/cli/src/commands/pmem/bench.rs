@@ -5,17 +5,17 @@ use crate::{
     arguments::General,
     failure::{Code, Failure, Result},
     output::{Output, columns, render},
-    signals, size,
+    signals, size, workers,
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use serde::Serialize;
 use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
-    sync::Barrier,
+    sync::RwLock,
     time::{Duration, Instant},
 };
-use vellum_base::shown;
+use vellum_base::{primitive::spawn_scoped, shown};
 use vellum_pmem::{Client, Fixed, Options, Store};
 
 const KEY_BYTES: usize = 16;
@@ -235,20 +235,28 @@ fn run_threads(
     threads: u64,
     work: impl Fn(&mut Client<Records>, u64) -> Result<u64> + Sync,
 ) -> Result<(u64, Duration)> {
-    let barrier = Barrier::new(threads as usize);
+    // Locked until all threads are there; false if the system refuses one.
+    let gate = RwLock::new(true);
     let one = |thread| {
         let client = store.client();
-        barrier.wait();
+        if !*gate.read().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            return Ok((0, Duration::ZERO));
+        }
         let begin = Instant::now();
         let operations = work(&mut client?, thread)?;
         Ok((operations, begin.elapsed()))
     };
     let results: Vec<Result<(u64, Duration)>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        let mut is_open = gate.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let one = &one;
+        let handles: Vec<_> =
+            (0..threads).map(|thread| spawn_scoped(scope, "vellum-bench", move || one(thread))).collect();
+        *is_open = handles.iter().all(|handle| handle.is_ok());
+        drop(is_open);
         handles
             .into_iter()
             .map(|handle| {
-                handle.join().unwrap_or_else(|_| {
+                handle.map_err(|error| workers::cannot_start(&error))?.join().unwrap_or_else(|_| {
                     Err(Failure::new(Code::Io, "a thread of the measurement failed; this is a bug"))
                 })
             })

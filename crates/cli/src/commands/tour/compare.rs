@@ -137,7 +137,7 @@ impl Comparison {
             },
             |(key, length)| comparer.work(key, length),
         );
-        walked?;
+        walked??;
         let unlock = |poisoned: std::sync::PoisonError<_>| poisoned.into_inner();
         if let Some(failure) = comparer.failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
         {
