@@ -23,6 +23,9 @@ pub enum Site {
     Superblock,
     /// How many blocks have ever been handed out.
     BlocksEnd,
+    /// Unused blocks that were formatted before, which recovery is about to examine again because the recorded number
+    /// of used blocks is raised.
+    UnusedBlocks,
     /// A block that was formatted before is about to be reformatted.
     Unformat,
     /// Everything of a formatted block except the word that says that it is formatted.

@@ -10,11 +10,14 @@ use crate::{
     blocks::{BlockWord, State},
     error::Result,
     layout::{BLOCKS_END_AT, Geometry, checked_number},
+    lock::LOCK_MASK,
     mapping::Mapping,
     medium::{Lane, Medium, Site},
+    memory::WORD,
 };
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -219,8 +222,9 @@ impl Space {
                     inner.remove_run(start, end);
                     inner.end = start + count;
                     let is_fresh = start >= inner.fresh_from;
+                    self.record_end(&mut inner, medium, lane)?;
                     inner.fresh_from = inner.fresh_from.max(inner.end);
-                    return self.record_end(&mut inner, medium, lane).map(|()| (start, is_fresh));
+                    return Ok((start, is_fresh));
                 }
             }
             let needed = self.geometry.block_at(inner.end - inner.trailing() + count + left);
@@ -239,9 +243,27 @@ impl Space {
         }
         let most = self.geometry.blocks_in(medium.capacity());
         let recorded = (inner.end + self.step - 1).min(most).max(inner.end);
+        self.unformat(medium, lane, inner.recorded..recorded.min(inner.fresh_from))?;
         self.store_end(medium, lane, recorded)?;
         inner.recorded = recorded;
         Ok(())
+    }
+
+    /// Durably makes unused blocks into ones that recovery does not look into. Where a file was cut and has grown again,
+    /// the first pages of a block may be from before and the others zero: its head says nothing about them.
+    fn unformat<M: Medium>(&self, medium: &M, lane: &mut Lane, blocks: Range<u64>) -> Result<()> {
+        let mut is_any = false;
+        for at in blocks.map(|block| self.geometry.block_at(block)) {
+            let head = medium.memory().word(at);
+            if head.load(Ordering::Relaxed) & !LOCK_MASK != 0 {
+                // No thread waits for its lock. The version stays, so that a reader of a former record notices.
+                head.fetch_and(LOCK_MASK, Ordering::Relaxed);
+                medium.touched(at, WORD);
+                medium.flush(lane, Site::UnusedBlocks, at, WORD);
+                is_any = true;
+            }
+        }
+        if is_any { medium.fence(lane, Site::UnusedBlocks) } else { Ok(()) }
     }
 
     fn store_end<M: Medium>(&self, medium: &M, lane: &mut Lane, end: u64) -> Result<()> {

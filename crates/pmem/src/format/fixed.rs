@@ -102,6 +102,14 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
         }
     }
 
+    /// Stores the head of a page, whose version stays.
+    fn store_head<M: Medium>(medium: &M, block: u64, page: u32, at: u64) {
+        let head = medium.memory().word(at);
+        let version = head.load(Ordering::Relaxed) & lock::LOCK_MASK;
+        head.store(page_word(block, page, KIND_FIXED, 1) | version, Ordering::Relaxed);
+        medium.touched(at, WORD);
+    }
+
     /// What a slot holds, apart from its bit.
     fn slot_state<M: Medium>(medium: &M, record: &Record) -> Slot {
         let [sequence, sums] =
@@ -201,20 +209,21 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
                 drop(lock::seize(memory.word(at)));
                 medium.touched(at, 8);
             } else {
-                if page > 0 {
-                    memory.word(at).store(page_word(block, page, KIND_FIXED, 1), Ordering::Relaxed);
-                    medium.touched(at, 8);
-                }
                 if !is_fresh {
+                    // The same, if the block was formatted before the file was cut.
+                    drop(lock::seize(memory.word(at)));
+                    medium.touched(at, 8);
                     Self::empty_slots(medium, lane, at);
+                }
+                if page > 0 {
+                    Self::store_head(medium, block, page, at);
                 }
             }
             medium.flush(lane, Site::PageHeads, at, OCCUPANCY_AT as usize + Self::WORDS * 8);
         }
         medium.fence(lane, Site::PageHeads)?;
         if !is_formatted {
-            memory.word(first_at).store(page_word(block, 0, KIND_FIXED, 1), Ordering::Relaxed);
-            medium.touched(first_at, 8);
+            Self::store_head(medium, block, 0, first_at);
             medium.flush(lane, Site::BlockHead, first_at, 8);
         }
         Ok(())

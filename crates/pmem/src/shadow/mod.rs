@@ -51,6 +51,8 @@ pub struct Shadow {
     _mapping: Mapping,
     capacity: AtomicU64,
     most: u64,
+    /// Of how many bytes the size after a cut is a multiple, as that of a file.
+    cut_step: u64,
     books: Mutex<Books>,
     observer: Mutex<Option<Observer>>,
 }
@@ -110,7 +112,12 @@ impl Shadow {
         }
         let capacity = AtomicU64::new(image.len() as u64 * 8);
         let books = Mutex::new(Books { durable: image, ..Books::default() });
-        Self { memory, _mapping: mapping, capacity, most, books, observer: Mutex::new(None) }
+        Self { memory, _mapping: mapping, capacity, most, cut_step: 1, books, observer: Mutex::new(None) }
+    }
+
+    /// After a cut the size is a multiple of this many bytes.
+    pub fn cut_at(self, cut_step: u64) -> Self {
+        Self { cut_step, ..self }
     }
 
     /// Omits a step from now on.
@@ -314,6 +321,10 @@ impl Medium for Shadow {
     }
 
     fn shrink(&self, to: u64) -> Result<()> {
+        let to = to.next_multiple_of(self.cut_step);
+        if to >= self.capacity() {
+            return Ok(());
+        }
         let mut books = self.books();
         let words = (to / 8) as usize;
         books.durable.truncate(words);

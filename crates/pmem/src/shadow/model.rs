@@ -100,6 +100,8 @@ pub struct Setting {
     /// How many levels of crashes during recovery are also checked.
     pub depth: u32,
     pub omitted: Option<Switch>,
+    /// Of how many bytes the size after a cut is a multiple.
+    pub cut_step: u64,
     pub seed: u64,
     /// The contents of the medium before the store is created: words, and the entries of the store that they represent.
     pub before: Option<Arc<(Vec<u64>, Entries)>>,
@@ -114,6 +116,7 @@ impl Default for Setting {
             states: 64,
             depth: 0,
             omitted: None,
+            cut_step: 1,
             seed: 1,
             before: None,
         }
@@ -185,7 +188,8 @@ impl<L: Testable> Runner<L> {
         let (own, how) = (ledger.clone(), setting.clone());
         let observer = Box::new(move |states: &CrashStates| look::<L>(states, &how, &own));
         let image = setting.before.as_ref().map(|before| before.0.clone()).unwrap_or_default();
-        let shadow = Shadow::with(image, setting.bytes).omit(setting.omitted).observe(observer);
+        let shadow = Shadow::with(image, setting.bytes).cut_at(setting.cut_step);
+        let shadow = shadow.omit(setting.omitted).observe(observer);
         let store = Store::create_on(shadow, &setting.options(), 4, 2).unwrap();
         lock(&ledger).created = true;
         Self { store, clients: BTreeMap::new(), ledger, setting: setting.clone() }

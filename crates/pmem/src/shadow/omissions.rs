@@ -14,6 +14,7 @@ pub const SITES: &[Site] = &[
     Site::OldBlocks,
     Site::Superblock,
     Site::BlocksEnd,
+    Site::UnusedBlocks,
     Site::Unformat,
     Site::PageHeads,
     Site::BlockHead,

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{Fixed, Variable};
 use std::sync::Arc;
+use vellum_base::PAGE_SIZE;
 
 /// The value with one word changed.
 fn word_changed(mut value: Vec<u8>, word: usize) -> Vec<u8> {
@@ -68,6 +69,17 @@ pub fn reclaiming(bytes: usize, records: u64) -> Vec<Op> {
     history
 }
 
+/// All blocks are freed and the file is cut, then they are all used again.
+pub fn refilling(bytes: usize, records: u64) -> Vec<Op> {
+    let fill = |round: u64| (0..records).map(move |k| put(0, k, k + round * 100, bytes));
+    let mut history: Vec<Op> = fill(0).collect();
+    history.extend((0..records).map(|k| Op::Delete(0, key(k))));
+    history.push(Op::Renew(0));
+    history.push(Op::Reclaim);
+    history.extend(fill(1));
+    history
+}
+
 /// Blocks are compacted while the last one is in use, so that nothing is cut, and another client deletes moved records.
 pub fn moving(bytes: usize) -> Vec<Op> {
     let mut history: Vec<Op> = (0..60).map(|k| put(0, k, k, bytes)).collect();
@@ -121,6 +133,8 @@ pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
     let setting = |pages_per_block| Setting { pages_per_block, ..Setting::default() };
     // Without checksums, records are published by a second step.
     let without = |pages_per_block| Setting { checksums: false, ..setting(pages_per_block) };
+    // A cut leaves one page of a block of two.
+    let cutting = |setting| Setting { cut_step: 5 * PAGE_SIZE as u64, ..setting };
     let over =
         |setting: Setting, before: (Vec<u64>, Entries)| Setting { before: Some(Arc::new(before)), ..setting };
     let one_size = over(setting(2), sample::<Fixed<8, 1000>>(&setting(2), &[1000]));
@@ -137,6 +151,8 @@ pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
         ("everyday, any size", setting(2), Kind::Variable, everyday(900)),
         ("reclaiming, one size", setting(2), Kind::Fixed, reclaiming(1000, 18)),
         ("reclaiming, any size", setting(2), Kind::Variable, reclaiming(900, 18)),
+        ("refilling, one size", cutting(setting(2)), Kind::Fixed, refilling(1000, 24)),
+        ("refilling, any size", cutting(setting(2)), Kind::Variable, refilling(900, 24)),
         ("moving, one size", setting(2), Kind::Fixed, moving(1000)),
         ("moving, any size", setting(2), Kind::Variable, moving(900)),
         ("everyday, without checksums", without(2), Kind::Variable, everyday(900)),
