@@ -156,6 +156,10 @@ impl Variable {
         while at + SIZE_WORD_BYTES as u64 <= end {
             let word = medium.memory().word(page_at + at).load(Ordering::Relaxed);
             match read_size_word(page_at + at, word) {
+                // A log of records without checksums says nothing about where it ends.
+                SizeWord::End if at < settled && settled != LOG_SETTLED_ALL => {
+                    return visit(Walked::Damage(Damage::Word { at: page_at + at }));
+                }
                 SizeWord::End => return,
                 SizeWord::Record { key_bytes, value_bytes, live }
                     if entry_bytes(key_bytes, value_bytes) <= end - at =>

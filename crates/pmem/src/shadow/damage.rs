@@ -6,7 +6,10 @@ use super::{
     model::{Entries, Setting, Testable, contents},
     records::{key, sample},
 };
-use crate::{Fixed, Options, PmemError, Store, Variable, layout::mix};
+use crate::{
+    Fixed, Options, PmemError, Store, Variable,
+    layout::{Geometry, KIND_LARGE, LOG_AT, PageWord, SizeWord, mix, read_page_word, read_size_word},
+};
 use std::path::Path;
 
 fn open<L: Testable>(
@@ -69,6 +72,19 @@ fn damage<L: Testable>(setting: &Setting, sizes: &[usize]) {
             noticed += u64::from(check::<L>(&changed, &held, setting, &format!("word {word} bit {bit}")));
         }
     }
+    // Words that became zero, which ends a log; not the heads of pages, for a block without one was never used.
+    for word in 0..image.len() {
+        let at = word as u64 * 8;
+        let is_size = matches!(read_size_word(at, image[word]), SizeWord::Record { .. });
+        let is_chosen = image[word] != 0 && !word.is_multiple_of(512) && (is_size || word.is_multiple_of(11));
+        // A large record without its size word is one that was never valid.
+        if is_chosen && !(word % 512 == LOG_AT as usize / 8 && is_large(image[word - 2], at, setting)) {
+            let mut changed = image.clone();
+            changed[word] = 0;
+            tried += 1;
+            noticed += u64::from(check::<L>(&changed, &held, setting, &format!("word {word} is zero")));
+        }
+    }
     // Whole pages of noise, and erased pages.
     for page in 0..image.len() / 512 {
         for noise in [true, false] {
@@ -87,6 +103,12 @@ fn damage<L: Testable>(setting: &Setting, sizes: &[usize]) {
     }
     println!("{tried} damaged stores, {noticed} noticed");
     assert!(noticed * 4 > tried, "{noticed} of {tried}");
+}
+
+/// Whether this first word of the page with byte `at` says that a large record begins there.
+fn is_large(head: u64, at: u64, setting: &Setting) -> bool {
+    let block = Geometry::new(setting.pages_per_block).blocks_in(at);
+    matches!(read_page_word(head, block, 0), PageWord::Formatted { kind: KIND_LARGE, .. })
 }
 
 /// Whether larger damage is noticed. A block that reads as zeroes is one that was never used.
