@@ -6,7 +6,9 @@
 //! guarantees that flushed stores survive; this distinguishes persistent memory from other files.
 //!
 //! The part that is cut off the end is first covered with anonymous memory: a thread may still be reading a record
-//! there that has moved, and finds zeroes instead of getting a signal.
+//! there that has moved, and finds zeroes instead of getting a signal; or it flushes a word there that it changed
+//! before the record moved, which writes back whatever lies there now. So what was ever mapped stays readable: where
+//! the file grows again, the cover is replaced up to its new end only, and not for whole chunks.
 
 use crate::{
     cpu::{self, Flush},
@@ -20,23 +22,27 @@ use std::{
     io,
     os::{
         fd::AsRawFd as _,
-        unix::fs::{FileTypeExt as _, MetadataExt as _},
+        unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::Mapping;
+use vellum_vm::{Mapping, sync_directory};
 
 /// Persistent memory is mapped with pages of this size where possible; a device can be mapped in no other way.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// No more address space is asked for, in bytes: more than a process has.
+const ADDRESSES_MAX: u64 = 1 << 56;
 
 /// A file, mapped.
 #[derive(Debug)]
 pub struct FileMedium {
+    // Dropped before `file`, so that the file is still locked when it is removed.
+    unfinished: Option<Unfinished>,
     memory: Memory,
     // Dropped after `memory`, which lies in it.
     _mapping: Mapping,
@@ -50,6 +56,8 @@ pub struct FileMedium {
     is_device: bool,
     chunk_bytes: u64,
     growth_bytes: u64,
+    /// The most bytes that the file may have.
+    limit: u64,
     capacity: AtomicU64,
     /// Its lock also protects growing and shrinking.
     mapped: Mutex<Mapped>,
@@ -58,8 +66,10 @@ pub struct FileMedium {
 /// How the file is mapped.
 #[derive(Debug, Default)]
 struct Mapped {
-    /// The end of the mapped part, in bytes.
+    /// The end of the part where the file is mapped, in bytes.
     to: u64,
+    /// The end of what was ever mapped, in bytes; from `to` on it is covered with anonymous memory.
+    highest: u64,
     /// The end of the part for which huge pages were requested, in bytes.
     huge: u64,
 }
@@ -73,35 +83,69 @@ pub enum Opening {
     Existing,
 }
 
+/// A file that was created and does not hold a store yet. It is removed when this is dropped, unless it is kept.
+#[derive(Debug)]
+struct Unfinished {
+    path: PathBuf,
+    /// What identifies the file: its device, and its number there.
+    identity: (u64, u64),
+    is_kept: AtomicBool,
+}
+
+impl Unfinished {
+    fn new(path: &Path, metadata: &std::fs::Metadata) -> Self {
+        let identity = (metadata.dev(), metadata.ino());
+        Self { path: path.to_owned(), identity, is_kept: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let is_same = |found: std::fs::Metadata| (found.dev(), found.ino()) == self.identity;
+        if !*self.is_kept.get_mut() && self.path.symlink_metadata().is_ok_and(is_same) {
+            // If it cannot be removed, an empty file remains, which is not taken for a store.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 impl FileMedium {
-    /// Opens a file or device, locks it, and determines how stores to it become durable.
+    /// Opens a file or device, locks it, and determines how stores to it become durable. A file that is created is
+    /// removed when the medium is dropped, unless [`keep`](Self::keep) was called.
     ///
     /// # Errors
-    /// [`PmemError::File`], [`PmemError::Locked`], [`PmemError::NotPersistent`], [`PmemError::Vm`].
+    /// [`PmemError::File`], [`PmemError::Locked`], [`PmemError::NotPersistent`], [`PmemError::Vm`],
+    /// [`PmemError::Full`].
     pub fn open(path: &Path, opening: Opening, options: &Options) -> Result<Self> {
         let failed = |action| move |source| PmemError::File { path: path.to_owned(), action, source };
         let read_only = options.read_only;
         let is_there_as_device = path.metadata().is_ok_and(|found| found.file_type().is_char_device());
         let mut how = OpenOptions::new();
-        how.read(true).write(!read_only).create_new(opening == Opening::Create && !is_there_as_device);
+        let creates = opening == Opening::Create && !is_there_as_device;
+        // Opening a pipe would otherwise wait for its other end.
+        how.read(true).write(!read_only).create_new(creates).custom_flags(libc::O_NONBLOCK);
         let file = how.open(path).map_err(failed(match opening {
             Opening::Create => "create",
             Opening::Existing => "open",
         }))?;
-        lock(&file, path, read_only)?;
         let metadata = file.metadata().map_err(failed("look at"))?;
+        let unfinished = creates.then(|| Unfinished::new(path, &metadata));
+        lock(&file, path, read_only)?;
         let is_device = metadata.file_type().is_char_device();
         if !is_device && !metadata.is_file() {
-            let source = io::Error::other("it is neither a regular file nor a device of persistent memory");
+            let source = io::Error::other("it is not a regular file, and no device of persistent memory");
             return Err(failed("open")(source));
         }
+        // Once more, for another process may have had it until it was locked.
+        let metadata = file.metadata().map_err(failed("look at"))?;
         let size =
             if is_device { device_bytes(&metadata).map_err(failed("measure"))? } else { metadata.len() };
-        let wanted = options.capacity_bytes.max(size).next_multiple_of(options.chunk_bytes);
-        let least = size.next_multiple_of(options.chunk_bytes).max(options.chunk_bytes);
+        let page = PAGE_SIZE as u64;
+        let capacity_bytes = (options.capacity_bytes / page * page).max(size);
+        let chunks = |bytes: u64| bytes.checked_next_multiple_of(options.chunk_bytes).unwrap_or(u64::MAX);
+        let (wanted, least) = (chunks(capacity_bytes), chunks(size).max(options.chunk_bytes));
         // Extra space, so that the memory can begin at a huge-page boundary.
-        let bytes =
-            |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX / 2).saturating_add(HUGE_PAGE_BYTES);
+        let bytes = |bytes: u64| bytes.min(ADDRESSES_MAX) as usize + HUGE_PAGE_BYTES;
         let mapping = Mapping::reserve_up_to(bytes(wanted), bytes(least), "a store of persistent memory")?;
         let skipped = mapping.first_huge_page(HUGE_PAGE_BYTES);
         // SAFETY: it lies in the mapping, which is larger than a huge page.
@@ -109,6 +153,9 @@ impl FileMedium {
         // SAFETY: the mapping is reserved until the medium is dropped, and only this memory gives access to it.
         let memory = unsafe { Memory::new(base, (mapping.len() - HUGE_PAGE_BYTES) as u64) };
         let mut medium = Self {
+            unfinished,
+            // It is mapped by whole chunks.
+            limit: capacity_bytes.min(memory.bytes() / options.chunk_bytes * options.chunk_bytes).max(size),
             memory,
             _mapping: mapping,
             file,
@@ -119,13 +166,29 @@ impl FileMedium {
             read_only,
             is_device,
             chunk_bytes: options.chunk_bytes,
-            growth_bytes: options.growth_bytes,
+            // The file is mapped and cut by whole pages.
+            growth_bytes: options.growth_bytes.next_multiple_of(page),
             capacity: AtomicU64::new(size),
             mapped: Mutex::default(),
         };
         medium.choose(options, &metadata)?;
+        if !read_only && !is_device {
+            medium.fill_holes(size).map_err(medium.failed("allocate all of"))?;
+        }
         medium.map_up_to(size.max(1), &mut medium.lock_mapped())?;
         Ok(medium)
+    }
+
+    /// Makes a created file durable by its name, and keeps it, because it holds a store now.
+    ///
+    /// # Errors
+    /// [`PmemError::File`].
+    pub fn keep(&self) -> Result<()> {
+        let Some(unfinished) = &self.unfinished else { return Ok(()) };
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_directory(parent.unwrap_or(Path::new("."))).map_err(self.failed("make durable the name of"))?;
+        unfinished.is_kept.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// How stores become durable.
@@ -207,9 +270,11 @@ impl FileMedium {
         if self.read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE }
     }
 
-    /// Maps the file, whole chunks at a time, at least up to byte `to`.
+    /// Maps the file at least up to byte `to`: whole chunks at a time, except where anything was mapped before and is
+    /// covered now.
     fn map_up_to(&self, to: u64, mapped: &mut Mapped) -> Result<()> {
-        let to = to.next_multiple_of(self.chunk_bytes);
+        let step = if to > mapped.highest { self.chunk_bytes } else { PAGE_SIZE as u64 };
+        let to = to.next_multiple_of(step);
         // Nothing after the end of a device can be mapped.
         let to = if self.is_device { to.min(self.capacity.load(Ordering::Relaxed)) } else { to };
         if to <= mapped.to {
@@ -225,6 +290,7 @@ impl FileMedium {
         }
         self.map_range(mapped.to, to, flags, self.file.as_raw_fd())?;
         mapped.to = to;
+        mapped.highest = mapped.highest.max(to);
         Ok(())
     }
 
@@ -267,6 +333,31 @@ impl FileMedium {
                 _ => return Err(error),
             }
         }
+    }
+
+    /// Allocates storage wherever a file has none, as a copy of it may have left out pages of zeroes.
+    fn fill_holes(&self, size: u64) -> io::Result<()> {
+        let seek = |from: u64, what| {
+            // SAFETY: the descriptor is open; no memory is involved.
+            let found = unsafe { libc::lseek(self.file.as_raw_fd(), from as libc::off_t, what) };
+            u64::try_from(found).map_err(|_| io::Error::last_os_error())
+        };
+        let mut at = 0;
+        while at < size {
+            let from = match seek(at, libc::SEEK_HOLE) {
+                Ok(from) if from < size => from,
+                // File systems that do not know their holes say that there is none, or that they do not know.
+                Ok(_) => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            at = match seek(from, libc::SEEK_DATA) {
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => size,
+                found => found?.min(size),
+            };
+            self.allocate(from, at)?;
+        }
+        Ok(())
     }
 
     /// The fallback of [`allocate`](Self::allocate) on file systems that do not support it.
@@ -395,16 +486,25 @@ impl Medium for FileMedium {
         if self.is_device {
             return Err(PmemError::Full { reason: format!("all {from} bytes of the device are used") });
         }
+        if to > self.limit {
+            let reason = format!("the capacity of {} bytes is used up", self.limit);
+            return Err(PmemError::Full { reason });
+        }
         // Normally in whole steps; less if the last step does not fit.
-        let step = to.next_multiple_of(self.growth_bytes).min(self.memory.bytes()).max(to);
+        let step =
+            to.checked_next_multiple_of(self.growth_bytes).map_or(self.limit, |step| step.min(self.limit));
         let extended = match self.extend(from, step) {
             Err(_) if step > to => self.extend(from, to).map(|()| to),
             outcome => outcome.map(|()| step),
         };
         let reached = extended.map_err(self.failed("extend"))?;
         // The new size must be durable before anything beyond the old one is.
-        self.file.sync_all().map_err(self.failed("sync"))?;
-        self.map_up_to(reached, &mut mapped)?;
+        let synced = self.file.sync_all().map_err(self.failed("sync"));
+        if let Err(error) = synced.and_then(|()| self.map_up_to(reached, &mut mapped)) {
+            // What is not used remains beyond the end, at worst.
+            let _ = self.file.set_len(from);
+            return Err(error);
+        }
         self.populate(from, reached);
         // Release: see `capacity`.
         self.capacity.store(reached, Ordering::Release);
@@ -436,12 +536,13 @@ impl Medium for FileMedium {
 
     fn shrink(&self, to: u64) -> Result<()> {
         let mut mapped = self.lock_mapped();
-        let to = to.next_multiple_of(self.growth_bytes);
+        let to = to.checked_next_multiple_of(self.growth_bytes).unwrap_or(u64::MAX);
         if self.is_device || to >= self.capacity() {
             return Ok(());
         }
         let cover = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         self.map_range(to, mapped.to, cover, -1)?;
+        // The file is mapped no further; `highest` stays.
         (mapped.to, mapped.huge) = (to, mapped.huge.min(to));
         self.capacity.store(to, Ordering::Release);
         self.file.set_len(to).map_err(self.failed("shorten"))?;

@@ -80,9 +80,10 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Whether records carry checksums, which opening and verifying check. Recorded in a new store.
     pub checksums: bool,
-    /// How much the file grows at a time, in bytes; at most `chunk_bytes`.
+    /// How much the file grows at a time, in bytes, rounded up to whole pages of 4 KiB; at most `chunk_bytes`.
     pub growth_bytes: u64,
-    /// The maximum size of the file, in bytes: this much address space is reserved.
+    /// The maximum size of the file, in bytes, in whole pages and at least `chunk_bytes`; a file that is larger already
+    /// does not grow. This much address space is reserved, or as much as the process may have, if that is less.
     pub capacity_bytes: u64,
     /// How stores become durable; detected if not given.
     pub persistence: Option<Persistence>,

@@ -113,19 +113,14 @@ impl<L: Layout> Store<L> {
         if options.read_only {
             return Err(PmemError::Options("a store that is made cannot be opened only to be read"));
         }
-        let was_there = path.symlink_metadata().is_ok();
-        let made = FileMedium::open(path, Opening::Create, options).and_then(|medium| {
-            if !options.overwrite {
-                check_vacant(&medium, path)?;
-            }
-            Self::create_on(medium, options, SEGMENTS_MAX, END_STEP)
-        });
-        made.inspect_err(|_| {
-            if !was_there {
-                // The file holds nothing, and is not a store.
-                let _ = std::fs::remove_file(path);
-            }
-        })
+        // If this fails, the file is removed with the medium, if the medium has created it.
+        let medium = FileMedium::open(path, Opening::Create, options)?;
+        if !options.overwrite {
+            check_vacant(&medium, path)?;
+        }
+        let store = Self::create_on(medium, options, SEGMENTS_MAX, END_STEP)?;
+        store.core.medium.keep()?;
+        Ok(store)
     }
 
     /// Opens a store, rebuilding its index.

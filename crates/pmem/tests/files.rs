@@ -105,6 +105,107 @@ fn a_full_store_says_so_and_takes_more_after_deletes() {
 }
 
 #[test]
+fn a_file_never_exceeds_its_capacity() {
+    let place = Place::new();
+    let bytes = || std::fs::metadata(place.path()).unwrap().len();
+    for capacity_bytes in [4 << 20, (1 << 20) + 1] {
+        let small = Options { capacity_bytes, ..options() };
+        let store = Store::<Variable>::create(place.path(), &small).unwrap();
+        let mut client = store.client().unwrap();
+        let before = bytes();
+        let error = client.put(b"large", &vec![1; 20 << 20]).unwrap_err();
+        assert!(matches!(error, PmemError::Full { .. }), "{error}");
+        assert_eq!(bytes(), before, "nothing is allocated for what finds no room");
+        fill(&mut client, 1000);
+        assert!(bytes() <= capacity_bytes && bytes() + (256 << 10) > capacity_bytes, "{}", bytes());
+        drop((client, store));
+        // A file that is larger than the capacity with which it is opened stays as it is.
+        let smaller = Options { capacity_bytes: 1 << 20, ..small };
+        let store = Store::<Variable>::open(place.path(), &smaller).unwrap();
+        let before = bytes();
+        assert!(store.client().unwrap().put(b"large", &vec![1; 2 << 20]).is_err());
+        assert_eq!(bytes(), before);
+        drop(store);
+        std::fs::remove_file(place.path()).unwrap();
+    }
+}
+
+#[test]
+fn a_capacity_without_bounds_is_as_much_as_there_is() {
+    let place = Place::new();
+    let boundless = Options { capacity_bytes: u64::MAX, ..options() };
+    let store = Store::<Variable>::create(place.path(), &boundless).unwrap();
+    store.client().unwrap().put(b"key", b"value").unwrap();
+    drop(store);
+    assert_eq!(Store::<Variable>::open(place.path(), &boundless).unwrap().len(), 1);
+    std::fs::remove_file(place.path()).unwrap();
+    let impossible = Options { chunk_bytes: u64::MAX >> 20 << 20, ..boundless };
+    assert!(Store::<Variable>::create(place.path(), &impossible).is_err());
+    assert!(!place.path().exists(), "nothing remains of it");
+}
+
+#[test]
+fn two_that_create_a_store_at_once_do_not_remove_each_others() {
+    let place = Place::new();
+    for _ in 0..300 {
+        let together = std::sync::Barrier::new(2);
+        let create = || {
+            together.wait();
+            Store::<Variable>::create(place.path(), &options())
+        };
+        let made = std::thread::scope(|scope| {
+            let other = scope.spawn(create);
+            [create(), other.join().unwrap()]
+        });
+        assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1, "{made:?}");
+        assert!(place.path().exists(), "the store of the one that came first");
+        drop(made);
+        std::fs::remove_file(place.path()).unwrap();
+    }
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let place = Place::new();
+    let path = std::ffi::CString::new(place.path().into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: the path ends with a zero byte and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let (done, wait) = std::sync::mpsc::channel();
+    let path = place.path();
+    std::thread::spawn(move || {
+        let opened = Store::<Variable>::open(&path, &options()).map(drop).unwrap_err();
+        let created = Store::<Variable>::create(&path, &options()).map(drop).unwrap_err();
+        done.send([opened, created].map(|error| error.to_string())).unwrap();
+    });
+    let [opened, created] = wait.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for ever");
+    assert!(opened.contains("not a regular file"), "{opened}");
+    assert!(created.contains("cannot create") && place.path().exists(), "{created}");
+}
+
+#[test]
+fn holes_of_a_copy_get_room_when_it_is_opened_for_changes() {
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+    let place = Place::new();
+    drop(create::<Variable>(&place));
+    let contents = std::fs::read(place.path()).unwrap();
+    std::fs::remove_file(place.path()).unwrap();
+    // As by a program that copies only what is not zero.
+    let copy = std::fs::File::create(place.path()).unwrap();
+    copy.set_len(contents.len() as u64).unwrap();
+    for (number, page) in
+        contents.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0))
+    {
+        copy.write_all_at(page, number as u64 * 4096).unwrap();
+    }
+    let allocated = || place.path().metadata().unwrap().blocks() * 512;
+    assert!(allocated() < contents.len() as u64, "there are holes");
+    let store = open::<Variable>(&place);
+    assert!(allocated() >= contents.len() as u64, "{} of {}", allocated(), contents.len());
+    drop(store);
+    assert!(std::fs::read(place.path()).unwrap() == contents, "nothing else has changed");
+}
+
+#[test]
 fn records_of_every_length_come_back() {
     let place = Place::new();
     let store = create::<Variable>(&place);
