@@ -8,7 +8,7 @@ use crate::{
     ArchiveError, ArchivedPart, Record,
     archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
-    segment::salt,
+    segment::{EndBefore, salt},
 };
 use std::{collections::VecDeque, io, sync::Arc};
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
@@ -33,8 +33,9 @@ pub(crate) struct PartSource {
     pub file: Arc<dyn File>,
     /// The checksum that the next segment has of it.
     pub checksum: Option<u64>,
-    /// Where the log may have ended before it: in the segment before, or earlier, if nothing was written to that.
-    pub follows: Vec<Lsn>,
+    /// Where the log may have ended before it: in the segment before, or earlier, if nothing was written to that. The
+    /// last such place first.
+    pub follows: Vec<EndBefore>,
 }
 
 impl Archive {
@@ -162,9 +163,9 @@ impl Archive {
 
     /// Copies a part of the log, durably, after the parts that end at `end`. It replaces a copy that ends earlier.
     pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
-        let former = self.check_former(source)?;
+        let former = self.check_source(source)?;
         let mut part = source.part;
-        let follows = end.filter(|end| source.follows.contains(end)).unwrap_or(part.follows);
+        let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
         part.follows = former.map_or(follows, |former| former.follows);
         let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
         let file = self.directory.open(UNFINISHED, &options)?;
@@ -199,26 +200,95 @@ impl Archive {
         finish().map_err(write_error)
     }
 
-    /// Checks that the part begins with what the archive has of it. If not, the database is a copy that has diverged.
-    fn check_former(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
-        let name = source.part.name();
-        if !self.names()?.contains(&name) {
-            return Ok(None);
+    /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, and holds
+    /// what the log holds before its end. Returns that end. Otherwise the database is an older copy of one that has gone
+    /// on, or was itself copied and has gone on.
+    pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
+        let Some(last) = self.last()? else { return Ok(None) };
+        if last.end > log_end {
+            return Err(diverged(&last));
         }
-        let former = match self.part(&name) {
-            Ok(former) => former,
-            // The part is written again.
-            Err(ArchiveError::Damaged { .. }) => return Ok(None),
-            Err(error) => return Err(error),
+        for source in sources.iter().filter(|source| source.part.end <= last.end) {
+            self.check_source(source)?;
+        }
+        Ok(Some(last.end))
+    }
+
+    /// Checks that a part of the log begins with what the archive has of it, and lies between the others as the log
+    /// says. Returns what the archive has of it.
+    fn check_source(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
+        let (names, name) = (self.names()?, source.part.name());
+        let at = names.partition_point(|other| *other < name);
+        let is_there = names.get(at) == Some(&name);
+        let before = at.checked_sub(1).and_then(|before| names.get(before));
+        if let Some(before) = before.map_or(Ok(None), |name| self.sound_part(name))?
+            && !source.continues(&before)
+        {
+            return Err(diverged(&before));
+        }
+        let after = names.get(at + usize::from(is_there));
+        if let Some(after) = after.map_or(Ok(None), |name| self.sound_part(name))?
+            && after.follows < source.part.end
+        {
+            return Err(diverged(&after));
+        }
+        // A part that is damaged is written again.
+        let former = if is_there { self.sound_part(&name)? } else { None };
+        let Some(former) = former else { return Ok(None) };
+        if source.begins_with(&former).map_err(write_error)? {
+            Ok(Some(former))
+        } else {
+            Err(diverged(&former))
+        }
+    }
+
+    /// A part, if it is not damaged.
+    fn sound_part(&self, name: &str) -> Result<Option<ArchivedPart>, ArchiveError> {
+        match self.part(name) {
+            Ok(part) => Ok(Some(part)),
+            Err(ArchiveError::Damaged { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl PartSource {
+    /// Whether the log may have ended before it at a place.
+    pub fn follows_on(&self, end: Lsn) -> bool {
+        self.follows.iter().any(|former| former.lsn == end)
+    }
+
+    /// Whether this part of the log can come after a part of the archive.
+    fn continues(&self, before: &ArchivedPart) -> bool {
+        // If a segment was full where the log ended, its checksum is that of nothing.
+        let unknown = [0, checksum(&[])];
+        let is_of = |former: &EndBefore| {
+            former.lsn != before.end
+                || former.checksum == before.checksum
+                || unknown.contains(&former.checksum)
         };
+        self.follows.first().is_none_or(|last| before.end <= last.lsn) && self.follows.iter().all(is_of)
+    }
+
+    /// Whether it begins with what the archive has of it.
+    fn begins_with(&self, former: &ArchivedPart) -> io::Result<bool> {
+        if former.end > self.part.end {
+            return Ok(false);
+        }
+        if let Some(checksum) = self.checksum.filter(|_| former.end == self.part.end) {
+            return Ok(checksum == former.checksum);
+        }
         let mut sum = ChecksumStream::default();
-        copy(&*source.file, &former, |_, bytes| {
+        copy(&*self.file, former, |_, bytes| {
             sum.update(bytes);
             Ok(())
-        })
-        .map_err(write_error)?;
-        if sum.finish() == former.checksum { Ok(Some(former)) } else { Err(ArchiveError::Diverged { name }) }
+        })?;
+        Ok(sum.finish() == former.checksum)
     }
+}
+
+fn diverged(part: &ArchivedPart) -> ArchiveError {
+    ArchiveError::Diverged { name: part.name() }
 }
 
 /// Gives the contents of a part, after the first page of a file, to `take`, piece by piece.

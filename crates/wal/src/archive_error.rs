@@ -47,10 +47,12 @@ pub enum ArchiveError {
         /// The file.
         name: String,
     },
-    /// A file holds something that the log does not have.
+    /// A file holds something that the log does not have: the database is an older copy of one that has gone on, or one
+    /// from which the other was copied.
     #[error(
-        "{name} of the archive holds something else than the log of this database, which seems to be a copy of one that has gone \
-         on: name another directory for its archive"
+        "{name} of the archive holds something else than the log of this database, which seems to be an older copy, put back, of one \
+         that has gone on. Nothing is archived: name another directory for its archive, and make a backup, with which that \
+         archive begins"
     )]
     Diverged {
         /// The file.

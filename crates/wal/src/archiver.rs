@@ -4,6 +4,10 @@
 //! copied when the database is closed or [`LogArchiver::archive_all`] is called. After a failure it is tried again;
 //! meanwhile the log grows.
 //!
+//! Only what is durable is copied, so an archive that goes further than its log did when it was opened, or holds
+//! something else, has the log of a copy of the database. Nothing is added to it. The first copy compares everything that
+//! both have; later ones what comes before and after the part that they add.
+//!
 //! Lock order: the turn; the log's locks. The state is locked only for moments.
 
 use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, plant::Bug};
@@ -109,18 +113,21 @@ impl Shared {
 
     fn copy_in_turn(&self, to: Option<Lsn>, with_blank: bool) -> Result<(), ArchiveError> {
         let known = lock(&self.state).end;
+        let (log_end, sources) = {
+            let device = self.log.device();
+            (device.former_end(), device.finished_parts(to.map_or(0, |to| to.0), with_blank))
+        };
         let mut end = match known {
             Some(end) => Some(end),
-            None => self.archive.last()?.map(|part| part.end),
+            None => self.archive.check(log_end, &sources)?,
         };
-        let sources = self.log.device().finished_parts(to.map_or(0, |to| to.0), with_blank);
         for source in sources {
             let ArchivedPart { start, end: part_end, .. } = source.part;
             if end.is_some_and(|end| part_end <= end) {
                 continue;
             }
             self.archive.write(&source, end)?;
-            let gap = end.filter(|end| start > *end && !source.follows.contains(end)).map(|end| (end, start));
+            let gap = end.filter(|end| start > *end && !source.follows_on(*end)).map(|end| (end, start));
             end = Some(part_end);
             let mut state = lock(&self.state);
             state.end = end;
@@ -148,15 +155,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::LogOptions;
-    use vellum_vm::SimulatedDisk;
+    use crate::{
+        LogOptions,
+        segment::{self, Geometry},
+    };
+    use vellum_vm::{Directory, SimulatedDisk};
 
     fn start(disk: &SimulatedDisk, parts: &SimulatedDisk) -> (Arc<Log>, LogArchiver) {
-        let options =
-            LogOptions { segment_bytes: 16 << 10, buffer_bytes: 1 << 20, ..LogOptions::new([1; 16]) };
-        let log = Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, LogError>(())).unwrap();
-        let (log, archive) = (Arc::new(log), Archive::new(Arc::new(parts.clone()), options.database));
-        (log.clone(), LogArchiver::start(log, archive).unwrap())
+        let log = open(disk, Lsn(0));
+        let archiver = archive(&log, parts);
+        (log, archiver)
+    }
+
+    fn options(least: Lsn) -> LogOptions {
+        LogOptions { segment_bytes: 16 << 10, buffer_bytes: 1 << 20, least, ..LogOptions::new([1; 16]) }
+    }
+
+    fn open(disk: &SimulatedDisk, from: Lsn) -> Arc<Log> {
+        let log = Log::open(Arc::new(disk.clone()), &options(Lsn(0)), from, |_| Ok::<_, LogError>(()));
+        Arc::new(log.unwrap())
+    }
+
+    fn archive(log: &Arc<Log>, parts: &SimulatedDisk) -> LogArchiver {
+        let archive = Archive::new(Arc::new(parts.clone()), log.options().database);
+        LogArchiver::start(log.clone(), archive).unwrap()
+    }
+
+    /// Appends `count` records of a kibibyte, durably.
+    fn fill(log: &Log, with: u8, count: usize) {
+        for _ in 0..count {
+            log.append(&[with; 1008]).unwrap();
+        }
+        log.flush_all(Durability::Synced).unwrap();
+    }
+
+    /// Nothing is archived, and the log keeps everything from `from` on.
+    fn assert_refused(archiver: &LogArchiver, parts: &SimulatedDisk, from: Lsn) {
+        let before = archiver.archive().parts().unwrap();
+        let refused = |error: &LogError| matches!(error, LogError::Archive(ArchiveError::Diverged { .. }));
+        for _ in 0..2 {
+            assert!(archiver.archive_all(false).is_err_and(|error| refused(&error)));
+            fill(&archiver.shared.log, 9, 30);
+        }
+        assert!(archiver.archive_all(true).is_err_and(|error| refused(&error)));
+        assert!(archiver.state().error.unwrap().contains("another directory"));
+        assert_eq!((archiver.state().end, archiver.archive().parts().unwrap()), (None, before));
+        archiver.shared.log.discard(archiver.shared.log.end()).unwrap();
+        let kept = archiver.shared.log.device().follow(from, archiver.shared.log.end());
+        assert!(kept.unwrap().next().unwrap().is_some());
+        assert!(parts.names().unwrap().iter().all(|name| name != "log.unfinished"));
     }
 
     #[test]
@@ -199,5 +246,122 @@ mod tests {
         log.wait(last, Durability::Synced).unwrap();
         archiver.shared.copy(None, false).unwrap();
         assert_eq!(archiver.state().end, Some(Lsn(begin.0 + (12 << 10))));
+    }
+
+    #[test]
+    fn an_older_log_that_was_put_back_is_not_archived() {
+        // The copy is of a log that crashed in a segment, at the end of a segment, or of a closed one. Its original
+        // has gone on in the segment that the archive ends with, to the end of that, or in a later one.
+        for (before, after) in [(3, 2), (3, 9), (3, 20), (12, 1), (12, 12), (0, 5)] {
+            let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+            let (log, archiver) = start(&disk, &parts);
+            let begin = log.end();
+            fill(&log, 1, before);
+            archiver.archive_all(false).unwrap();
+            let copy = disk.crash();
+            fill(&log, 2, after);
+            archiver.archive_all(false).unwrap();
+            drop(archiver);
+            let log = open(&copy, begin);
+            let first = log.append(b"after the copy").unwrap();
+            log.wait(first, Durability::Synced).unwrap();
+            assert_refused(&archive(&log, &parts), &parts, first);
+            // Without a log, as after a close.
+            let log =
+                Log::begin(Arc::new(SimulatedDisk::new(3)), &options(Lsn(begin.0 + 1024 * before as u64)));
+            let log = Arc::new(log.unwrap());
+            let first = log.append(b"after the copy").unwrap();
+            log.wait(first, Durability::Synced).unwrap();
+            assert_refused(&archive(&log, &parts), &parts, first);
+        }
+    }
+
+    #[test]
+    fn a_copy_that_went_further_without_its_archive_does_not_continue_it() {
+        // The archive ends in a segment, or at the end of one.
+        for archived in [5, 12, 15, 24] {
+            let parts = SimulatedDisk::new(2);
+            let (log, archiver) = start(&SimulatedDisk::new(1), &parts);
+            let begin = log.end();
+            fill(&log, 1, 2);
+            fill(&log, 2, archived - 2);
+            archiver.archive_all(false).unwrap();
+            drop(archiver);
+            // The log of the copy has all of it, also if that ends where the archive does; or only what follows on the
+            // last whole segment that the archive has.
+            for (count, given_up) in [(40, 0), (archived, 0), (40, archived / 12)] {
+                let disk = SimulatedDisk::new(3);
+                let log = open(&disk, Lsn(0));
+                fill(&log, 1, 2);
+                fill(&log, 3, count - 2);
+                let first = log.device().number();
+                drop(log);
+                let disk = disk.crash();
+                let geometry = Geometry { segment_bytes: options(begin).segment_bytes };
+                for number in geometry.number(begin.0)..geometry.number(begin.0) + given_up as u64 {
+                    disk.remove(&segment::name(number)).unwrap();
+                }
+                let from = Lsn(begin.0 + (12 << 10) * given_up as u64);
+                let log = open(&disk, from);
+                assert!(log.device().number() > first);
+                assert_refused(&archive(&log, &parts), &parts, from);
+            }
+        }
+    }
+
+    #[test]
+    fn the_logs_of_a_database_and_its_copy_that_run_at_once_are_not_mixed() {
+        for is_copy_first in [true, false] {
+            let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+            let (log, archiver) = start(&disk, &parts);
+            let begin = log.end();
+            fill(&log, 1, 5);
+            let end = archiver.archive_all(false).unwrap();
+            let copy = open(&disk.crash(), begin);
+            let copy_archiver = archive(&copy, &parts);
+            copy_archiver.archive_all(false).unwrap();
+            assert_eq!(copy_archiver.state().end, Some(end));
+            // One goes on in the segment, and the other in the next one.
+            fill(&log, 2, 2);
+            fill(&copy, 3, 2);
+            let (first, second) =
+                if is_copy_first { (&copy_archiver, &archiver) } else { (&archiver, &copy_archiver) };
+            first.archive_all(false).unwrap();
+            let before = first.archive().parts().unwrap();
+            let refused = second.archive_all(false);
+            assert!(
+                matches!(refused, Err(LogError::Archive(ArchiveError::Diverged { .. }))),
+                "{is_copy_first}"
+            );
+            assert_eq!(first.archive().parts().unwrap(), before);
+            assert!(second.state().error.is_some());
+            fill(&first.shared.log, 4, 20);
+            first.archive_all(true).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_segment_that_was_archived_blank_continues_in_another_life() {
+        let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let (log, archiver) = start(&disk, &parts);
+        let begin = log.end();
+        fill(&log, 1, 3);
+        archiver.archive_all(false).unwrap();
+        drop((archiver, log));
+        // Nothing is written on the second timeline. After the close the log begins with the first one again.
+        let log = open(&disk.crash(), begin);
+        let archiver = archive(&log, &parts);
+        archiver.archive_all(true).unwrap();
+        let end = log.end();
+        drop(archiver);
+        let log = Arc::new(Log::begin(Arc::new(SimulatedDisk::new(3)), &options(end)).unwrap());
+        assert_eq!(log.end(), end);
+        fill(&log, 2, 3);
+        let archiver = archive(&log, &parts);
+        archiver.archive_all(true).unwrap();
+        let ends: Vec<_> =
+            archiver.archive().parts().unwrap().iter().map(|part| (part.start, part.end)).collect();
+        assert_eq!(ends, [(begin, Lsn(begin.0 + 3072)), (end, Lsn(end.0 + 3072))]);
+        assert_eq!(archiver.state().gap, None);
     }
 }

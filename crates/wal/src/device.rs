@@ -40,6 +40,8 @@ pub(crate) struct Device {
     /// The segment that is being written, and its number.
     file: Arc<dyn File>,
     number: u64,
+    /// Where the log ended before this timeline.
+    former_end: Lsn,
     /// Up to where the file has been written, in this life or before.
     used: u64,
     /// The checksum of what has been written to the segment.
@@ -79,11 +81,15 @@ impl Device {
         }
         let Prepared { file, written: used } = maker.make(number, false, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
+        // After a close the former log is gone; its archive knows where it ended.
+        let least = files.options.least.0.min(written);
+        let (lsn, checksum) = previous.map_or((least, 0), |end| (end.lsn, end.checksum));
         let mut device = Self {
             files,
             timeline,
             file,
             number,
+            former_end: Lsn(lsn),
             used,
             checksum: ChecksumStream::default(),
             written,
@@ -95,12 +101,14 @@ impl Device {
             is_unsynced: false,
             is_cached: false,
         };
-        // After a close the former log is gone; its archive knows where it ended.
-        let least = device.files.options.least.0.min(written);
-        let (lsn, checksum) = previous.map_or((least, 0), |end| (end.lsn, end.checksum));
         device.write_header(lsn, checksum).map_err(failed)?;
         device.sync().map_err(failed)?;
         Ok(device)
+    }
+
+    /// Where the log ended when it was opened, or closed before that.
+    pub fn former_end(&self) -> Lsn {
+        self.former_end
     }
 
     /// Up to where records are durable.
@@ -266,7 +274,7 @@ impl Device {
             if let Some(later) = parts.last_mut().filter(|_| is_blank) {
                 // Nothing was written to it, so the part before may be the one before this.
                 let later: &mut PartSource = later;
-                later.follows.push(Lsn(header.previous_end));
+                later.follows.push(header.end_before());
             } else if end > start || (is_blank && with_blank) {
                 let part = ArchivedPart {
                     database: header.database,
@@ -281,7 +289,7 @@ impl Device {
                 let told = next.filter(|next| next.previous_end == end && next.previous_checksum != 0);
                 let told = told.filter(|next| !is_whole || next.timeline == header.timeline);
                 let checksum = told.map(|next| next.previous_checksum);
-                let follows = vec![part.follows];
+                let follows = vec![header.end_before()];
                 parts.push(PartSource { part, file: file.clone(), checksum, follows });
             }
             next = Some(*header);

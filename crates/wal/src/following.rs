@@ -185,6 +185,6 @@ impl FollowingReader {
     /// Where the log continued after it once ended here.
     fn next_begin(&self, to: Lsn) -> Option<Lsn> {
         let parts = self.source.log.device().finished_parts(to.0, true);
-        parts.iter().find(|source| source.follows.contains(&self.at)).map(|source| source.part.start)
+        parts.iter().find(|source| source.follows_on(self.at)).map(|source| source.part.start)
     }
 }

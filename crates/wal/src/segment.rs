@@ -18,7 +18,7 @@
 //! All numbers are little-endian; all other bytes are zero.
 
 use crate::buffer_file::BUFFER;
-use vellum_base::{PAGE_SIZE, checksum};
+use vellum_base::{Lsn, PAGE_SIZE, checksum};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VELLUMLG";
@@ -115,10 +115,23 @@ impl SegmentHeader {
         })
     }
 
+    /// Where the log ended before this segment.
+    pub fn end_before(&self) -> EndBefore {
+        EndBefore { lsn: Lsn(self.previous_end), checksum: self.previous_checksum }
+    }
+
     /// The salt of the checksums of the frames that begin in this segment.
     pub fn salt(&self) -> u64 {
         salt(self.database, self.timeline)
     }
+}
+
+/// Where a log ended before a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EndBefore {
+    pub lsn: Lsn,
+    /// The checksum of what the segment of that place holds up to it; 0 if it is not known.
+    pub checksum: u64,
 }
 
 /// The salt of the frames of one timeline of a database.
