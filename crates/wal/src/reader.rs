@@ -5,7 +5,6 @@
 //! exactly. The end of the last one is the first place that has no record of it: what was written after the last sync
 //! may be there in part. That place is not the end but a hole, and an error, if part of the log before or after it
 //! shows that the log was durable beyond it:
-//! beyond it:
 //! - a segment is begun only when the one before is durable;
 //! - each record says up to where the log was durable when it was made.
 
@@ -90,9 +89,10 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Reads from `from` on, where a record begins or the log once ended; from the beginning if it is zero.
+    /// Reads from `from` on, where a record begins or the log once ended; from the beginning of what is there if it is
+    /// zero.
     pub(crate) fn new(files: &LogFiles, from: Lsn) -> Result<Self, LogError> {
-        Self::begin(files, from, timelines(files))
+        Self::begin(files, (from > Lsn(0)).then_some(from), timelines(files), true)
     }
 
     /// Reads the log in a directory from `from` on, where a record begins or the log once ended. Changes nothing there.
@@ -118,11 +118,11 @@ impl LogReader {
         self.tail.map(|tail| tail.files)
     }
 
-    /// Reads from `from` up to `to`, as [`range`](Self::range). What lies before `from` in the segment is not read, so
-    /// its checksum is not compared.
+    /// Reads from `from` up to `to`, as [`range`](Self::range), but zero is a place like any other. What lies before
+    /// `from` in the segment is not read, so its checksum is not compared.
     pub(crate) fn follow(files: &LogFiles, from: Lsn, to: Lsn) -> Result<Self, LogError> {
-        let timelines = timelines(files);
-        Ok(Self { until: to.0, ..Self::begin_at(files, Self::after_blank(files, from), timelines, false)? })
+        let from = Self::after_blank(files, from);
+        Ok(Self { until: to.0, ..Self::begin(files, Some(from), timelines(files), false)? })
     }
 
     /// Where the log continues if it ended at `from`: nothing before that place need be there.
@@ -144,28 +144,25 @@ impl LogReader {
         let mut timelines = timelines(files);
         timelines.retain(|read| read.number < timeline);
         // In a second reading the checksum of each record suffices.
-        Ok(Self { idle: BTreeMap::new(), checks: false, ..Self::begin_at(files, from, timelines, false)? })
+        let from = (from > Lsn(0)).then_some(from);
+        Ok(Self { idle: BTreeMap::new(), checks: false, ..Self::begin(files, from, timelines, false)? })
     }
 
-    fn begin(files: &LogFiles, from: Lsn, timelines: VecDeque<Timeline>) -> Result<Self, LogError> {
-        Self::begin_at(files, from, timelines, true)
-    }
-
-    fn begin_at(
+    fn begin(
         files: &LogFiles,
-        from: Lsn,
+        from: Option<Lsn>,
         mut timelines: VecDeque<Timeline>,
         is_checked: bool,
     ) -> Result<Self, LogError> {
         let oldest = timelines.front().map_or(0, |timeline| timeline.begin);
-        let at = if from == Lsn(0) { oldest } else { from.0 };
+        let at = from.map_or(oldest, |from| from.0);
         while timelines.get(1).is_some_and(|next| next.begin <= at) {
             timelines.pop_front();
         }
         let is_there = timelines
             .front()
             .is_some_and(|timeline| timeline.begin <= at && timeline.end.is_none_or(|(end, _)| at <= end));
-        if !is_there && from != Lsn(0) {
+        if let Some(from) = from.filter(|_| !is_there) {
             return Err(LogError::Missing { from, oldest: Lsn(oldest) });
         }
         let mut reader = Self {

@@ -93,6 +93,9 @@ impl Database {
     /// [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
     /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of these.
     ///
+    /// A position is a place that a feed has told. Zero, where no record ever begins, is the place before all changes of
+    /// the database.
+    ///
     /// This call reads the log from the position to its end, to find out which tables and transactions there were.
     ///
     /// # Errors

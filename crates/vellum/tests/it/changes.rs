@@ -228,6 +228,10 @@ fn a_feed_goes_on_exactly_after_any_commit() {
             database = Database::open_in(Arc::new(disk.clone()), NAME, &options).unwrap();
         }
     }
+    // The archive has all of it.
+    let all_of_it = all(&mut database.changes(Lsn(0)).unwrap());
+    let told: Vec<_> = all_of_it.iter().map(|commit| commit.position).collect();
+    assert!(told.ends_with(&commits.iter().map(|(position, _)| *position).collect::<Vec<_>>()));
     // No record begins there.
     for position in [begin.0 + 1, begin.0 + 8, commits[3].0.0 - 1, commits[20].0.0 + 16] {
         let error = database.changes(Lsn(position)).unwrap_err();
@@ -261,6 +265,9 @@ fn what_was_given_up_is_an_error_that_says_what_to_do() {
     assert!(
         matches!(database.changes(first).unwrap_err(), Error::ChangesDiscarded { from, .. } if from == first)
     );
+    // No record begins before the log, so zero is the place where it first began.
+    let error = database.changes(Lsn(0)).unwrap_err();
+    assert!(matches!(error, Error::ChangesDiscarded { from: Lsn(0), oldest: Some(_) }), "{error}");
     let last = patient.position();
     assert!(all(&mut database.changes(last).unwrap()).is_empty());
     drop((slow, patient, table));
