@@ -16,7 +16,7 @@ use vellum_txn::{
     BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime, RestoredPoint, TxnError,
     Until, restore,
 };
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, DiskDirectory, DiskFile, File, FileOptions, VmError};
 
 /// The suffix of the name of an incomplete file.
 const UNFINISHED: &str = ".unfinished";
@@ -187,8 +187,9 @@ impl Backup {
     /// # Errors
     /// If there is no such file, or it is not a backup, is of a later version, was not finished, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let Target { directory, name, .. } = Target::at(path.as_ref());
-        Self::open_in(&*directory, &name)
+        Self::open_file(
+            DiskFile::open(path.as_ref(), &read_only()).map(|file| Arc::new(file) as Arc<dyn File>),
+        )
     }
 
     /// As [`open`](Self::open), in a directory that may be simulated.
@@ -196,8 +197,11 @@ impl Backup {
     /// # Errors
     /// As for `open`.
     pub fn open_in(directory: &dyn Directory, name: &str) -> Result<Self> {
-        let options = FileOptions { read_only: true, ..FileOptions::default() };
-        let file = directory.open(name, &options).map_err(BackupError::Open).map_err(Error::Backup)?;
+        Self::open_file(directory.open(name, &read_only()))
+    }
+
+    fn open_file(file: std::result::Result<Arc<dyn File>, VmError>) -> Result<Self> {
+        let file = file.map_err(BackupError::Open).map_err(Error::Backup)?;
         Ok(Self { file: BackupFile::open(file)? })
     }
 
@@ -260,7 +264,7 @@ impl Backup {
     /// drop(table);
     /// database.close()?;
     ///
-    /// let options = RestoreOptions::default().archive(path("archive")).until(Until::Lsn(before));
+    /// let options = RestoreOptions::default().archive(path("archive")).until(Until::Before(before));
     /// Backup::restore_with(&[Backup::open(path("monday"))?], path("restored"), &Options::default(), options)?;
     /// let restored = Database::open(path("restored"), &Options::default())?;
     /// assert_eq!(restored.table("fruit")?.get(b"apple")?.as_deref(), Some(&b"green"[..]));
@@ -365,6 +369,7 @@ fn remove_segments(log: &dyn Directory) -> Result<()> {
 /// Where a file is to be made.
 struct Target {
     directory: Arc<dyn Directory>,
+    /// Its name. In the file system the path counts: its name need not be text.
     name: String,
     /// Its path, in the file system.
     path: Option<PathBuf>,
@@ -446,10 +451,11 @@ impl Target {
             }
         }
         self.refuse_if_there()?;
-        self.directory
-            .rename(&unfinished, &self.name)
-            .and_then(|()| self.directory.sync())
-            .map_err(write_error)
+        let renamed = match &self.path {
+            Some(path) => std::fs::rename(self.directory_path().join(&unfinished), path),
+            None => self.directory.rename(&unfinished, &self.name),
+        };
+        renamed.and_then(|()| self.directory.sync()).map_err(write_error)
     }
 
     /// Removes the incomplete file. If that fails, the next attempt overwrites it.
@@ -472,6 +478,10 @@ fn is_unfinished(file: &dyn File, beginning: &[u8]) -> io::Result<bool> {
 
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn read_only() -> FileOptions {
+    FileOptions { read_only: true, ..FileOptions::default() }
 }
 
 fn write_error(source: io::Error) -> Error {
