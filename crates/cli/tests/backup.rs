@@ -295,9 +295,12 @@ fn a_database_is_restored_to_a_point_in_time() {
     assert!(run.err.contains("needs log-") && run.err.contains("of the archive"), "{}", run.err);
     assert_eq!(place.run(&["get", "then", "key"]).ok(), "two");
     let said = place.run(&["restore", "full", "now", "--archive", "log", "--json"]).json();
-    assert!(said[0]["end"].as_u64().is_some(), "{said:?}");
+    let end = said[0]["end"].as_u64().unwrap_or_else(|| panic!("{said:?}")).to_string();
     assert_eq!(place.run(&["get", "now", "key"]).ok(), "three");
     place.run(&["verify", "now"]).ok();
+    // The place that it has told is that before which everything is there.
+    place.run(&["restore", "full", "again", "--archive", "log", "--before-lsn", &end]).ok();
+    assert_eq!(place.run(&["get", "again", "key"]).ok(), "three");
     // Targets that cannot be reached, and what makes no sense.
     let restore = |more: &[&str]| place.run(&[&["restore", "full", "r", "--archive", "log"], more].concat());
     restore(&["--until", "2001-01-01T00:00:00Z"]).fails(2, &["lies before that", "use an earlier backup"]);
@@ -310,6 +313,8 @@ fn a_database_is_restored_to_a_point_in_time() {
     place.run(&["restore", "full", "r", "--archive", "nowhere"]).fails(6, &["there is no directory nowhere"]);
     restore(&["--until", "yesterday"]).fails(2, &["it is not a time"]);
     restore(&["--until", &between, "--until-lsn", "7"]).fails(2, &["cannot be used with"]);
+    restore(&["--before-lsn", "7", "--until-lsn", "7"]).fails(2, &["cannot be used with"]);
+    restore(&["--before-lsn", "9999999999"]).fails(2, &["takes in what comes after that"]);
     place.run(&["restore", "full", "r", "--until", &between]).fails(2, &["--archive"]);
     // The archive of another database, a gap, and files that are missing.
     place

@@ -88,10 +88,10 @@ pub enum BackupError {
         /// When it was finished.
         time: SystemTime,
     },
-    /// The target lies after the end of the archive.
+    /// The target lies after the end of the archive, or takes in what begins there.
     #[error(
-        "the archive ends at {end}{}, before the target: add the rest of it, or the log of the lost database (`--log`), or \
-         restore to the end of what there is", last.map_or_else(String::new, |last| format!(", and its last commit is of {}", shown_time(last)))
+        "the archive ends at {end}{}, and the target takes in what comes after that: add the rest of it, or the log of the lost \
+         database (`--log`), or restore to the end of what there is", last.map_or_else(String::new, |last| format!(", and its last commit is of {}", shown_time(last)))
     )]
     AfterArchive {
         /// Where the archive ends.

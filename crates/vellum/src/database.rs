@@ -381,8 +381,8 @@ impl Database {
         self.inner.durable.log_state()
     }
 
-    /// Archives everything done so far, by any thread: see [`Options::log_archive`]. Returns the place in the log up to
-    /// which it is archived.
+    /// Archives everything done so far, by any thread: see [`Options::log_archive`]. Returns the place in the log before
+    /// which everything is archived. [`Until::Before`](crate::Until::Before) restores what the database holds now.
     ///
     /// # Errors
     /// [`Error::WithoutArchive`] if the log is not archived. If the archive cannot be written, the write is retried in

@@ -168,6 +168,10 @@ impl Options {
     /// second. Only closing the database fails in that state. You may delete files of the archive;
     /// [`LogArchive`](crate::LogArchive) says which ones a backup needs.
     ///
+    /// An older copy of a database that is put back needs another directory, and a backup with which that archive begins:
+    /// nothing is added to an archive that has the log of what was done after the copy
+    /// ([`ArchiveError::Diverged`](crate::ArchiveError)).
+    ///
     /// Large values and bulk loads are written to the log, too. If the log is archived in some sessions only, the
     /// archive has gaps, and nothing can be restored across a gap; a new backup makes a new start.
     #[must_use]

@@ -21,7 +21,8 @@ The database holds what was committed when the last backup was finished. It is m
 overwritten, except what an interrupted restore has left. The backups stay as they are.
 
 With an archive of the log (`--archive` of the commands that change something, `Options::log_archive` of programs) it holds \
-also what was committed after the backup: up to the end of the archive, a time, or a place of the log. Nothing that was committed later \
+also what was committed after the backup: up to the end of the archive, a time, or a place of the log. `--until-lsn` takes in \
+what the record at a place commits, `--before-lsn` only what lies before it: a place that a command or `archive_log` has told. Nothing that was committed later \
 is there, and nothing in part. --log names the directory of the lost database's log, if that is left: it has what was not \
 archived. A command that was run without --archive in between leaves a gap, over which nothing is restored.
 
@@ -31,6 +32,7 @@ Examples:
   vellum restore monday.backup restored.vellum
   vellum restore monday.backup tuesday.backup restored.vellum    a full backup, and increments in their order
   vellum restore monday.backup restored.vellum --archive log --until 2026-11-23T06:00:00Z
+  vellum restore monday.backup restored.vellum --archive log --before-lsn 62384
   vellum restore monday.backup restored.vellum --archive log --log lost.vellum-log    all that is left
   vellum verify restored.vellum                                  check every page and every structure";
 
@@ -41,7 +43,7 @@ pub struct Arguments {
     /// A full backup, the increments that follow on it, and last the database to be made
     #[arg(required = true, num_args = 2.., value_names = ["BACKUP", "DATABASE"])]
     files: Vec<PathBuf>,
-    /// Follow this archive of the log, to its end unless --until or --until-lsn is given
+    /// Follow this archive of the log, to its end unless --until, --until-lsn or --before-lsn is given
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
     /// The directory of the lost database's log, which goes on where the archive ends
@@ -53,6 +55,9 @@ pub struct Arguments {
     /// Only what was committed by the record at this place of the log or before
     #[arg(long, value_name = "LSN", requires = "archive", conflicts_with = "until")]
     until_lsn: Option<u64>,
+    /// Only what was committed before this place of the log: one that a backup, a restore or `Database::archive_log` has told
+    #[arg(long, value_name = "LSN", requires = "archive", conflicts_with_all = ["until", "until_lsn"])]
+    before_lsn: Option<u64>,
     #[command(flatten)]
     engine: EngineArguments,
     /// How much memory the buffer pool may take
@@ -94,11 +99,10 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let options = arguments.engine.options(arguments.pool);
     let mut how = RestoreOptions::default().progress(&mut progress);
     if let Some(archive) = &arguments.archive {
-        how = how.archive(archive).until(match (arguments.until, arguments.until_lsn) {
-            (Some(time), _) => Until::Time(time),
-            (_, Some(lsn)) => Until::Lsn(Lsn(lsn)),
-            _ => Until::End,
-        });
+        let until = arguments.until.map(Until::Time);
+        let until = until.or(arguments.until_lsn.map(|lsn| Until::Lsn(Lsn(lsn))));
+        let until = until.or(arguments.before_lsn.map(|lsn| Until::Before(Lsn(lsn))));
+        how = how.archive(archive).until(until.unwrap_or_default());
     }
     if let Some(log) = &arguments.log {
         how = how.log(log);

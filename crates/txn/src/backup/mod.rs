@@ -65,7 +65,7 @@ pub struct BackupProgress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackupSummary {
-    /// It holds everything that was committed before this place in the log.
+    /// It holds everything that was committed before this place in the log: as for [`Until::Before`].
     pub end: Lsn,
     /// How many pages were copied.
     pub pages: u64,

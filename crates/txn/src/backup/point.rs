@@ -31,11 +31,25 @@ pub enum Until {
     /// The end of the log.
     #[default]
     End,
-    /// Everything committed by the record at this place, and before it.
+    /// Everything committed by the record at this place, and before it: the place of a commit.
     Lsn(Lsn),
+    /// Everything committed before this place, and not what the record there commits: a place up to which something was
+    /// done, such as the end of an archive or of a backup.
+    Before(Lsn),
     /// Everything committed at this time, and before it. The times of operations outside transactions are exact to a
-    /// millisecond.
+    /// millisecond. The last commit of the log must be of this time or later.
     Time(SystemTime),
+}
+
+impl Until {
+    /// Records from this place on lie beyond the point, if it is a place.
+    fn bound(self) -> Option<Lsn> {
+        match self {
+            Self::Lsn(last) => Some(Lsn(last.0.saturating_add(1))),
+            Self::Before(end) => Some(end),
+            Self::End | Self::Time(_) => None,
+        }
+    }
 }
 
 /// A point in time, and where to find the log that leads to it.
@@ -111,31 +125,31 @@ pub(super) fn replay(
 ) -> Result<(RestoredPoint, u64), TxnError> {
     let (undo, redo) = (backup.basis().undo(), backup.basis().redo());
     let (begun, finished) = backup.times();
-    let is_before = match point.until {
-        Until::End => false,
+    let bound = point.until.bound();
+    let before_backup = || TxnError::from(BackupError::BeforeBackup { end: backup.end(), time: finished });
+    let is_before = match (point.until, bound) {
+        (Until::Time(until), _) => until < begun,
         // If the log that is read begins later, it is not known whether something was committed in between.
-        Until::Lsn(until) => until < undo && until.0.saturating_add(1) < backup.end().0,
-        Until::Time(until) => until < begun,
+        (_, bound) => bound.is_some_and(|bound| bound <= undo && bound < backup.end()),
     };
     if is_before {
-        return Err(BackupError::BeforeBackup { end: backup.end(), time: finished }.into());
+        return Err(before_backup());
     }
     let mut stream = LogStream::begin(point, backup.database(), undo)?;
     let options = LogOptions { segment_bytes, ..LogOptions::new(backup.database()) };
     let mut rebuilt = LogRebuilder::begin(directory, &options, undo)?;
     let mut outside = Outside { file, pages: 0, end: backup.file_pages(), there: Vec::new() };
     let (mut time, mut stopped, mut is_past) = (0, None, false);
-    let is_reached = stream.read(|record| {
+    let is_passed = stream.read(|record| {
         let told = LogRecord::decode(record.payload);
         let later = match &told {
             LogRecord::End(end) if end.is_committed => end.time.max(time),
             LogRecord::Time(now) => time.max(*now),
             _ => time,
         };
-        let is_beyond = match point.until {
-            Until::End => false,
-            Until::Lsn(until) => record.lsn > until,
-            Until::Time(until) => later > nanoseconds(until),
+        let is_beyond = match (point.until, bound) {
+            (Until::Time(until), _) => later > nanoseconds(until),
+            (_, bound) => bound.is_some_and(|bound| record.lsn >= bound),
         };
         if is_beyond && (is_past || !planted(Bug::BeyondTarget)) {
             stopped = Some(record.lsn);
@@ -150,11 +164,17 @@ pub(super) fn replay(
         Ok(true)
     })?;
     let shown = |time: u64| (time > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_nanos(time));
-    if !is_reached && (point.until != Until::End || stream.at < backup.end()) {
-        return Err(BackupError::AfterArchive { end: stream.at, last: shown(time) }.into());
+    // All the log has been read, or a record was found that lies beyond the point.
+    let is_all_there = match (point.until, bound) {
+        (Until::Time(until), _) => time >= nanoseconds(until),
+        (_, bound) => bound.is_none_or(|bound| stream.at >= bound),
+    };
+    let end = stopped.unwrap_or(stream.at);
+    if end < backup.end() && (is_passed || bound.is_some_and(|bound| bound <= end)) {
+        return Err(before_backup());
     }
-    if stopped.is_some_and(|stopped| stopped < backup.end()) {
-        return Err(BackupError::BeforeBackup { end: backup.end(), time: finished }.into());
+    if !is_passed && (!is_all_there || end < backup.end()) {
+        return Err(BackupError::AfterArchive { end, last: shown(time) }.into());
     }
     let end = rebuilt.finish()?;
     Ok((RestoredPoint { end, time: shown(time) }, outside.end))

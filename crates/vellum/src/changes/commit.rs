@@ -9,9 +9,11 @@ use vellum_txn::{FollowedLog, LoadedTree, LoggedValue};
 #[non_exhaustive]
 pub struct Commit {
     /// The place of its commit record in the log, which identifies it: later commits have greater ones.
+    /// [`Until::Lsn`](crate::Until::Lsn) restores the database as it was after this commit.
     pub lsn: Lsn,
     /// Where the feed continues after this commit. A program that has processed the commit stores this, together with
-    /// what it made of the commit, and starts there the next time: [`Database::changes`](crate::Database::changes).
+    /// what it made of the commit, and starts there the next time: [`Database::changes`](crate::Database::changes). The
+    /// next commit may begin at this place, so [`Until::Before`](crate::Until::Before) is for it.
     pub position: Lsn,
     /// The number of the commit; none for an operation outside of transactions. Numbers start anew when the database is
     /// opened.

@@ -110,7 +110,7 @@ impl Run {
             sleep(Duration::from_millis(3));
             Until::Time(now)
         } else {
-            Until::Lsn(Lsn(end.0 - 1))
+            place(end, &mut self.random)
         };
         self.marks.push(Mark { until, end, contents: self.now.clone() });
     }
@@ -288,18 +288,22 @@ impl Run {
                         return Err(format!("{what}: the archive does not reach it"));
                     }
                 }
-                Err(Error::Backup(BackupError::AfterArchive { .. })) if self.is_last(mark.end) => {}
                 Err(error) => return Err(format!("{what}: {error}")),
             }
         }
-        let restored = self.restore(&row, RestoreOptions::default()).map_err(told)?;
-        compare(&restored, &self.now).map_err(|why| format!("to the end with backup {number}: {why}"))
+        for until in [Until::End, place(self.last, &mut self.random)] {
+            let what = format!("to {until:?} with backup {number}");
+            let restored = self.restore(&row, RestoreOptions::default().until(until));
+            let restored = restored.map_err(|error| format!("{what}: {error}"))?;
+            compare(&restored, &self.now).map_err(|why| format!("{what}: {why}"))?;
+        }
+        Ok(())
     }
+}
 
-    /// Whether nothing lies after a place.
-    fn is_last(&self, end: Lsn) -> bool {
-        self.marks.iter().all(|mark| mark.end <= end)
-    }
+/// What was committed before a place.
+fn place(end: Lsn, random: &mut StdRng) -> Until {
+    if random.random() { Until::Before(end) } else { Until::Lsn(Lsn(end.0 - 1)) }
 }
 
 fn compare(database: &Database, expected: &Contents) -> Check {
@@ -338,7 +342,7 @@ fn run(seed: u64) -> Check {
         let restored = run.restore(&backups, how).map_err(|error| format!("with the log: {error}"))?;
         compare(&restored, &run.now).map_err(|why| format!("with the log: {why}"))?;
     }
-    database.archive_log().map_err(told)?;
+    run.last = database.archive_log().map_err(told)?;
     let state = database.log_state().and_then(|state| state.archive).ok_or("it has no archive")?;
     if state.gap.is_some() || state.error.is_some() {
         return Err(format!("the archive is not whole: {state:?}"));

@@ -1,0 +1,90 @@
+//! An older copy of a database is put back, and its archive has the log of what was done after the copy.
+
+use crate::support::options;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use vellum::{ArchiveState, Backup, BackupOptions, Database, ErrorKind, Options, RestoreOptions};
+use vellum_vm::{Directory, SimulatedDisk};
+
+fn archived(archive: &SimulatedDisk) -> Options {
+    options().log_segment_bytes(64 << 10).log_archive_in(Arc::new(archive.clone()))
+}
+
+fn open(disk: &SimulatedDisk, options: &Options) -> Database {
+    Database::open_in(Arc::new(disk.clone()), "data", options).unwrap()
+}
+
+fn write(database: &Database, value: &str, count: u32) {
+    let table = database.table("table").or_else(|_| database.create_table("table")).unwrap();
+    for key in 0..count {
+        table.put(key.to_be_bytes(), value).unwrap();
+    }
+}
+
+fn state(database: &Database) -> ArchiveState {
+    database.log_state().unwrap().archive.unwrap()
+}
+
+/// The value of a key in what is restored of a backup and an archive.
+fn restored(backups: &SimulatedDisk, name: &str, archive: &SimulatedDisk) -> Vec<u8> {
+    let disk: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(9));
+    let how = RestoreOptions::default().archive_in(Arc::new(archive.clone()));
+    let backup = Backup::open_in(backups, name).unwrap();
+    Backup::restore_in(&[backup], disk.clone(), "restored", &options(), how).unwrap();
+    let database = Database::open_in(disk, "restored", &options()).unwrap();
+    database.table("table").unwrap().get(0_u32.to_be_bytes()).unwrap().unwrap()
+}
+
+#[test]
+fn an_older_copy_does_not_write_to_the_archive_of_what_was_done_since() {
+    // It was copied when it was closed, or crashed; it writes less than was written since, or more.
+    for (is_closed, count) in [(true, 20), (true, 3000), (false, 20), (false, 3000)] {
+        let what = format!("closed {is_closed}, {count}");
+        let (disk, archive, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2), SimulatedDisk::new(3));
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+        write(&database, "before", 10);
+        database.backup_in(Arc::new(backups.clone()), "first", BackupOptions::default()).unwrap();
+        let copy = if is_closed {
+            database.close().unwrap();
+            disk.crash()
+        } else {
+            database.archive_log().unwrap();
+            disk.crash()
+        };
+        let database = open(&if is_closed { disk } else { disk.crash() }, &archived(&archive));
+        write(&database, "old", 1000);
+        database.archive_log().unwrap();
+        drop(database);
+        let parts = archive.names().unwrap();
+
+        let database = open(&copy, &archived(&archive));
+        write(&database, "new", count);
+        let error = database.archive_log().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{what}: {error}");
+        assert!(error.to_string().contains("name another directory"), "{what}: {error}");
+        let told = state(&database);
+        assert!(told.error.is_some_and(|error| error.contains("older copy")), "{what}");
+        assert_eq!(told.end, None, "{what}");
+        // Nobody need ask: the thread has found out by itself.
+        let again = open(&copy.crash(), &archived(&archive));
+        let begun = Instant::now();
+        while state(&again).error.is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(again);
+        assert!(database.close().is_err(), "{what}");
+        assert_eq!(archive.names().unwrap(), parts, "{what}");
+        assert_eq!(restored(&backups, "first", &archive), b"old", "{what}");
+
+        // With another archive and a backup it goes on, and nothing is lost.
+        let other = SimulatedDisk::new(4);
+        let database = open(&copy, &archived(&other));
+        database.backup_in(Arc::new(backups.clone()), "second", BackupOptions::default()).unwrap();
+        write(&database, "newer", 1);
+        database.close().unwrap();
+        assert_eq!(restored(&backups, "second", &other), b"newer", "{what}");
+    }
+}
