@@ -6,10 +6,11 @@
 
 use crate::{
     error::PoolError,
-    file::{copy_basis::CopyBasis, storage::Storage},
+    file::{copy_basis::CopyBasis, held::Held, storage::Storage},
     pool::Pool,
 };
-use vellum_base::{Extent, PAGE_SIZE, PageId};
+use std::{ops::Range, time::Duration};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
 
 impl Pool {
     /// The basis of a copy of the file: its last checkpoint or close. The caller makes sure that no checkpoint is taken
@@ -44,29 +45,54 @@ impl Pool {
         read.map_err(|source| PoolError::Read { extent, source })
     }
 
-    /// Keeps space that is freed from now on from being reused until the result is dropped, or the file is full. One at
-    /// a time.
-    pub fn hold_space(&self) -> HeldSpace<'_> {
-        let held = HeldSpace(self.allocator().storage());
-        held.again();
-        held
+    /// Keeps space that is freed from now on from being reused until the result is dropped: see [`HeldSpace`]. One at a
+    /// time.
+    ///
+    /// If the file is full, a change waits for space to be copied, at most as long as `patience` says. It may have
+    /// latched what it changes, so the copying thread must not need latches until it calls
+    /// [`end_patience`](HeldSpace::end_patience).
+    pub fn hold_space(&self, patience: Option<Duration>) -> HeldSpace<'_> {
+        let storage = self.allocator().storage();
+        if let Some(logged) = storage.logged() {
+            logged.hold(patience);
+        }
+        HeldSpace(storage)
     }
 }
 
 /// Freed space that is not reused, because a copy of it is being made.
+///
+/// If the file is full, a change that needs room takes it all the same, at once or after it has waited for the copy.
 #[must_use = "the space is used again at once"]
 pub struct HeldSpace<'p>(&'p Storage);
 
 impl HeldSpace<'_> {
-    /// Whether none of it has been reused. The space is reused if the file is full.
+    /// Says which pages are copied: no others are held from now on.
+    pub fn narrow(&self, pages: Vec<Range<u64>>) {
+        self.change(|held| held.narrow(pages));
+    }
+
+    /// Notes that the pages before this one have been copied: they are not held any more.
+    pub fn note_copied(&self, before: PageId) {
+        self.change(|held| held.note_copied(before));
+    }
+
+    /// From now on no change waits.
+    pub fn end_patience(&self) {
+        self.change(|held| {
+            held.end_patience();
+            Vec::new()
+        });
+    }
+
+    /// Whether none of the pages that are copied has been reused before it was.
     pub fn is_intact(&self) -> bool {
         self.0.logged().is_none_or(|logged| logged.is_held())
     }
 
-    /// Begins to hold space again.
-    pub fn again(&self) {
+    fn change(&self, change: impl FnOnce(&mut Held) -> Vec<(Lsn, Extent)>) {
         if let Some(logged) = self.0.logged() {
-            logged.hold();
+            logged.change_held(&self.0.space, change);
         }
     }
 }
@@ -74,7 +100,7 @@ impl HeldSpace<'_> {
 impl Drop for HeldSpace<'_> {
     fn drop(&mut self) {
         if let Some(logged) = self.0.logged() {
-            logged.release_held();
+            logged.release_held(&self.0.space);
         }
     }
 }

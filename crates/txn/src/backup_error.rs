@@ -108,6 +108,12 @@ pub enum BackupError {
         /// The record that refers to it.
         at: Lsn,
     },
+    /// The database, or its disk, is full, and changes have needed the space of what was still being copied.
+    #[error(
+        "the database is full, or its disk is, and changes go on that need the space of what the backup has not copied yet: remove \
+         something, raise the capacity, make room on the disk, write the backup to a faster device, or make it when less is changed"
+    )]
+    Full,
     /// The caller has stopped it.
     #[error("the backup was interrupted; nothing of it was kept")]
     Stopped,

@@ -56,11 +56,13 @@ impl Database {
     /// makes a database from it.
     ///
     /// Pages are read past the pool and their checksums are verified. The log written since the backup began is kept
-    /// until it has been copied, and towards the end freed pages are not reused for a moment. Until the file is
-    /// complete and durable, its name ends in `.unfinished`.
+    /// until it has been copied, and towards the end freed pages are not reused for a moment: while the database or its
+    /// disk is full, changes may wait for that, for up to five seconds. Until the file is complete and durable, its name
+    /// ends in `.unfinished`.
     ///
     /// # Errors
-    /// [`BackupError`]: if the target already exists or cannot be written, or pages of the database are damaged. The
+    /// [`BackupError`]: if the target already exists or cannot be written, pages of the database are damaged, or the
+    /// database is full and changes that go on need the space of what is being copied ([`BackupError::Full`]). The
     /// database is unaffected.
     ///
     /// # Examples

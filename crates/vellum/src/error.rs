@@ -425,6 +425,7 @@ fn backup_kind(error: &BackupError) -> ErrorKind {
         BackupError::Write { source } | BackupError::Read { source } if is_full(source) => {
             ErrorKind::OutOfSpace
         }
+        BackupError::Full => ErrorKind::OutOfSpace,
         BackupError::Open(error) => vm_kind(error),
         BackupError::Exists { .. } => ErrorKind::AlreadyExists,
         BackupError::Foreign | BackupError::Version { .. } => ErrorKind::Incompatible,

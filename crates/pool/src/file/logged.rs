@@ -15,15 +15,18 @@
 use crate::{
     change_log::ChangeLog,
     error::PoolError,
+    file::held::Held,
     plant::Plant,
-    primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    primitive::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock},
     space::{RecordedMap, SpaceEvent, SpaceMap},
 };
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashSet},
     sync::Arc,
+    time::Duration,
 };
+use vellum_base::primitive::Instant;
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_vm::VmError;
 
@@ -43,14 +46,28 @@ struct Journal {
     last_free: Lsn,
     /// Pages of which a copy is on its way to storage.
     in_flight: HashSet<PageId>,
-    /// Space freed by records from this place on stays claimed: a backup is reading it.
-    held_from: Option<Lsn>,
+    /// Freed space that a backup copies. It stays claimed.
+    held: Option<Held>,
+}
+
+impl Journal {
+    /// Frees an extent that a durable record has freed, unless a copy of it is on its way to storage.
+    fn unclaim(&mut self, space: &SpaceMap, (lsn, extent): (Lsn, Extent), ignores_copies: bool) {
+        if self.in_flight.contains(&extent.head) && !ignores_copies {
+            self.quarantine.push(Reverse((lsn, extent)));
+        } else {
+            self.quarantined_pages -= u64::from(extent.pages);
+            space.unclaim(extent.head.0..extent.end().0);
+        }
+    }
 }
 
 /// State that a file has if there is a log.
 pub(crate) struct Logged {
     log: Arc<dyn ChangeLog>,
     journal: Mutex<Journal>,
+    /// Less space is held. Waited for with the journal locked.
+    held_changed: Condvar,
     /// The first record that must be durable before an extent can leave the quarantine, plus one; the largest number if
     /// the quarantine is empty.
     next_release: AtomicU64,
@@ -77,6 +94,7 @@ impl Logged {
         Ok(Self {
             log,
             journal: Mutex::default(),
+            held_changed: Condvar::new(),
             next_release: AtomicU64::new(u64::MAX),
             recorded: Mutex::new(recorded),
             writing: Mutex::new(()),
@@ -157,53 +175,78 @@ impl Logged {
     fn release(&self, space: &SpaceMap) {
         let durable = self.log.durable();
         let mut journal = lock(&self.journal);
-        let mut held = Vec::new();
-        let held_from = journal.held_from.unwrap_or(Lsn(u64::MAX));
+        let mut released = Vec::new();
         while let Some(Reverse((lsn, extent))) = journal.quarantine.peek().copied()
             && (lsn < durable || lsn == Lsn(0))
-            && lsn < held_from
         {
             journal.quarantine.pop();
-            if journal.in_flight.contains(&extent.head) && !self.is_planted(Plant::ReusedUnderCopy) {
-                held.push(Reverse((lsn, extent)));
-            } else {
-                journal.quarantined_pages -= u64::from(extent.pages);
-                space.unclaim(extent.head.0..extent.end().0);
+            if !journal.held.as_mut().is_some_and(|held| held.keep(lsn, extent)) {
+                released.push((lsn, extent));
             }
         }
-        journal.quarantine.extend(held);
-        self.set_next_release(&journal);
+        self.free_all(&mut journal, space, released);
+    }
+
+    /// Frees extents that durable records have freed.
+    fn free_all(&self, journal: &mut Journal, space: &SpaceMap, extents: Vec<(Lsn, Extent)>) {
+        let ignores_copies = self.is_planted(Plant::ReusedUnderCopy);
+        extents.into_iter().for_each(|extent| journal.unclaim(space, extent, ignores_copies));
+        self.set_next_release(journal);
     }
 
     fn set_next_release(&self, journal: &Journal) {
-        let held_from = journal.held_from.unwrap_or(Lsn(u64::MAX));
-        let first = journal.quarantine.peek().filter(|Reverse((lsn, _))| *lsn < held_from);
-        let next = first.map(|Reverse((lsn, _))| lsn.0.saturating_add(1));
+        let next = journal.quarantine.peek().map(|Reverse((lsn, _))| lsn.0.saturating_add(1));
         self.next_release.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Space that records free from now on is not reused until [`release_held`](Self::release_held), or until the file
-    /// is full.
-    pub(crate) fn hold(&self) {
-        let mut journal = lock(&self.journal);
-        journal.held_from = Some(self.log.end());
-        self.set_next_release(&journal);
+    /// Space that records free from now on is not reused while a backup [needs](Held) it. A change that finds no room
+    /// waits for the backup as long as `patience` says, and takes what is held then.
+    pub(crate) fn hold(&self, patience: Option<Duration>) {
+        lock(&self.journal).held = Some(Held::new(self.log.end(), patience));
     }
 
-    /// Whether no space has been reused since [`hold`](Self::hold).
+    /// Changes what is held; `change` returns what becomes free.
+    pub(crate) fn change_held(&self, space: &SpaceMap, change: impl FnOnce(&mut Held) -> Vec<(Lsn, Extent)>) {
+        let mut journal = lock(&self.journal);
+        let released = journal.held.as_mut().map(change).unwrap_or_default();
+        self.free_all(&mut journal, space, released);
+        drop(journal);
+        self.held_changed.notify_all();
+    }
+
+    /// Whether a backup has lost nothing since [`hold`](Self::hold).
     pub(crate) fn is_held(&self) -> bool {
-        lock(&self.journal).held_from.is_some()
+        lock(&self.journal).held.as_ref().is_none_or(Held::is_intact)
     }
 
     /// Ends the effect of [`hold`](Self::hold).
-    pub(crate) fn release_held(&self) {
+    pub(crate) fn release_held(&self, space: &SpaceMap) {
         let mut journal = lock(&self.journal);
-        journal.held_from = None;
-        self.set_next_release(&journal);
+        let released = journal.held.take().map(Held::end).unwrap_or_default();
+        self.free_all(&mut journal, space, released);
+        drop(journal);
+        self.held_changed.notify_all();
     }
 
-    /// Waits for the log, and frees all space that may not be reused yet. A backup that reads some of it must read that
-    /// part again: threads that make changes take precedence.
+    /// Waits for space that a backup holds, or takes it if the backup does not let changes wait, or not for longer.
+    /// `until` is none at first, and then the time at which the wait ends. Returns false if nothing is held.
+    pub(crate) fn reclaim_held(&self, space: &SpaceMap, until: &mut Option<Instant>) -> bool {
+        let mut journal = lock(&self.journal);
+        let Some(held) = journal.held.as_mut().filter(|held| held.is_any_kept()) else { return false };
+        if let Some(patience) = held.patience() {
+            let now = Instant::now();
+            let until = *until.get_or_insert(now + patience);
+            if let Some(left) = until.checked_duration_since(now).filter(|left| !left.is_zero()) {
+                drop(self.held_changed.wait_timeout(journal, left));
+                return true;
+            }
+        }
+        let taken = held.take();
+        self.free_all(&mut journal, space, taken);
+        true
+    }
+
+    /// Waits for the log, and frees all space that is not [held](Self::hold).
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -211,7 +254,6 @@ impl Logged {
         let last = lock(&self.journal).quarantine.iter().map(|Reverse((lsn, _))| *lsn).max();
         let Some(last) = last else { return Ok(()) };
         self.wait_for(last)?;
-        self.release_held();
         self.release(space);
         Ok(())
     }

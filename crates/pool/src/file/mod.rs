@@ -1,6 +1,7 @@
 //! The file: its superblocks, how it is created and checked, and the open file.
 
 pub(crate) mod copy_basis;
+pub(crate) mod held;
 pub(crate) mod lifecycle;
 pub(crate) mod logged;
 pub(crate) mod outage;

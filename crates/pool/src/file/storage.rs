@@ -186,20 +186,25 @@ impl Storage {
         self.claim(|| self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
 
-    /// Claims space. If there is no room, and freed space waits for the log, makes the log durable first. If there is
-    /// still none, the log gives up the space that it keeps in reserve.
+    /// Claims space. If there is no room, and freed space waits for the log, makes the log durable first; space that a
+    /// backup holds comes next. If there is still none, the log gives up the space that it keeps in reserve.
     fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
         let Some(logged) = &self.logged else { return claim() };
         logged.release_durable(&self.space);
-        match claim() {
-            Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }) => {
-                // If nothing is waiting, another thread may have just released it.
-                logged.release_all(&self.space)?;
-                match claim() {
-                    Err(PoolError::StorageFull { .. }) if logged.log().give_up_spare() => claim(),
-                    claimed => claimed,
-                }
-            }
+        let mut claimed = claim();
+        if !is_full(&claimed) {
+            return claimed;
+        }
+        // If nothing is waiting, another thread may have just released it.
+        logged.release_all(&self.space)?;
+        claimed = claim();
+        let mut until = None;
+        while is_full(&claimed) && logged.reclaim_held(&self.space, &mut until) {
+            logged.release_durable(&self.space);
+            claimed = claim();
+        }
+        match claimed {
+            Err(PoolError::StorageFull { .. }) if logged.log().give_up_spare() => claim(),
             claimed => claimed,
         }
     }
@@ -574,4 +579,9 @@ impl Storage {
         self.space.free(extent);
         self.space_map_head.store(0, Ordering::Release);
     }
+}
+
+/// Whether there was no room.
+fn is_full<T>(claimed: &Result<T, PoolError>) -> bool {
+    matches!(claimed, Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }))
 }

@@ -50,6 +50,7 @@ pub(crate) fn checkpoint_at(
 pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolError> {
     let storage = allocator.storage();
     logged.make_frees_durable()?;
+    logged.release_held(&storage.space);
     logged.release_all(&storage.space)?;
     storage.space.trim();
     let mut recorded = lock(&logged.recorded);

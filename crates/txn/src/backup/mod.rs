@@ -11,8 +11,11 @@
 //! - Large values, and nodes of bulk loads, are not in the log. They are on storage before a record refers to them.
 //!   They are copied after the pages, once the log has been read up to `L`. What was freed before `L` is not needed;
 //!   what is freed later is not used again before it has been copied ([`HeldSpace`]).
-//! - A node of a bulk load may have changed by then. If its copy is from after `L`, another `L` is chosen, and only
-//!   what was loaded since is copied again. A few rounds suffice; in the last no bulk load may finish.
+//! - If the database is full, a change uses it all the same. Then another `L` is chosen, before which it was freed, so
+//!   it is not needed. What was copied and is still needed was never freed, so it is not copied again.
+//! - A node of a bulk load may have changed by then. If its copy is from after `L`, another `L` is chosen, too.
+//! - So each round copies only what was written during the one before, and a few suffice: in the last no bulk load may
+//!   finish, and changes of a full database wait until there is space that has been copied.
 //! - The log may be recycled up to where it has been copied, and no further.
 //!
 //! Pages are read past the pool, so a backup pushes nothing out of it.
@@ -32,7 +35,7 @@ pub use point::{PointInTime, RestoredPoint, Until};
 pub use reader::BackupFile;
 pub use restore::restore;
 use scan::LogScan;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use vellum_base::{
     ChecksumStream, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, checksum, primitive::random_id,
     stamp_checksum, verify_header,
@@ -48,8 +51,12 @@ const SPAN_PAGES: usize = 256;
 const PAGES_A_TURN: u64 = 4096;
 /// How often a page with a wrong checksum is read: another thread may be writing it.
 const TRIES_MAX: u32 = 4;
-/// From this round on no bulk load may finish.
+/// From this round on no bulk load may finish, and changes of a full database wait for the backup.
 const CLOSED_FROM_ROUND: u32 = 3;
+/// After this many rounds the backup fails. They suffice unless changes would have to wait for longer than [`PATIENCE`].
+const ROUNDS_MAX: u32 = 5;
+/// How long changes wait in each of these rounds, at most.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How far a backup has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +122,7 @@ pub(crate) fn back_up(
         former,
         suspects: BTreeMap::new(),
         newest: Lsn(0),
+        held: None,
         buffer: AlignedBuffer::new(SPAN_PAGES * PAGE_SIZE),
     };
     let mut log = log;
@@ -145,6 +153,8 @@ struct Copying<'c> {
     suspects: BTreeMap<u64, Extent>,
     /// The LSN of the newest page that was copied in this round.
     newest: Lsn,
+    /// The freed space that is still to be copied in this round.
+    held: Option<HeldSpace<'c>>,
     buffer: AlignedBuffer,
 }
 
@@ -181,35 +191,52 @@ impl<'c> Copying<'c> {
         source: &mut LogSource<'_>,
         mut progress: impl FnMut() -> bool,
     ) -> Result<(Lsn, u32), TxnError> {
-        let held: HeldSpace<'_> = self.pool.hold_space();
         let mut closed = None;
-        for round in 1.. {
+        for round in 1..=ROUNDS_MAX {
             if !progress() {
                 return Err(BackupError::Stopped.into());
             }
             if round == CLOSED_FROM_ROUND {
                 closed = Some(source.changes.close_groups());
             }
+            self.held = Some(self.pool.hold_space(closed.is_some().then_some(PATIENCE)));
             let end = source.log.end();
             wait_before(source.log, end)?;
             self.advance(&mut source.copy, end)?;
             self.newest = Lsn(0);
-            let outside = std::mem::take(&mut self.scan.outside);
-            let mut span = Vec::new();
-            outside.extents().try_for_each(|extent| self.gather(&mut span, extent))?;
-            self.copy_span(&mut span)?;
+            self.copy_outside()?;
             self.resolve_suspects()?;
-            let is_intact = held.is_intact();
+            let is_intact = self.held.take().is_some_and(|held| held.is_intact());
             if is_intact && self.newest < end {
-                drop(closed);
                 return Ok((end, round));
             }
-            if !is_intact {
-                self.scan.outside.add_all(outside);
-                held.again();
-            }
         }
-        Err(BackupError::Stopped.into())
+        Err(BackupError::Full.into())
+    }
+
+    /// Copies what was written past the log, as far as the log was read. If the space of some of it has been reused by
+    /// now, the log says later that it was freed before that: the next round does without it.
+    fn copy_outside(&mut self) -> Result<(), TxnError> {
+        let outside = std::mem::take(&mut self.scan.outside);
+        self.suspects.retain(|head, _| !self.scan.is_renewed(PageId(*head)));
+        let suspects = self.suspects.values().map(|extent| extent.head.0..extent.end().0);
+        let wanted = outside.ranges().chain(suspects).collect();
+        if let Some(held) = &self.held {
+            held.narrow(wanted);
+        }
+        let mut span = Vec::new();
+        outside.extents().try_for_each(|extent| self.gather(&mut span, extent))?;
+        self.copy_span(&mut span)?;
+        self.note_copied(PageId(u64::MAX));
+        Ok(())
+    }
+
+    /// Notes that the pages before one have been copied: their space may be reused, up to the first suspect.
+    fn note_copied(&self, before: PageId) {
+        let suspect = self.suspects.keys().next().map_or(u64::MAX, |first| *first);
+        if let Some(held) = &self.held {
+            held.note_copied(PageId(before.0.min(suspect)));
+        }
     }
 
     /// Copies the log up to a place.
@@ -239,7 +266,8 @@ impl<'c> Copying<'c> {
     fn copy_span(&mut self, span: &mut Vec<Extent>) -> Result<(), TxnError> {
         let (Some(first), Some(last)) = (span.first().copied(), span.last()) else { return Ok(()) };
         let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuffer::new(0));
-        let bytes = (last.end().0 - first.head.0) as usize * PAGE_SIZE;
+        let end = last.end();
+        let bytes = (end.0 - first.head.0) as usize * PAGE_SIZE;
         let whole = buffer.get_mut(..bytes).unwrap_or_default();
         self.pool.read_stored(first.head, whole)?;
         for extent in span.drain(..) {
@@ -253,6 +281,7 @@ impl<'c> Copying<'c> {
             self.take(extent, part, verify_header(part, extent).is_ok())?;
         }
         self.buffer = buffer;
+        self.note_copied(end);
         Ok(())
     }
 
@@ -309,12 +338,15 @@ impl<'c> Copying<'c> {
         } else {
             self.suspects.insert(extent.head.0, extent);
         }
+        self.note_copied(extent.end());
         Ok(())
     }
 
     /// Takes extents that were not sound and are needed from the pool, where they may still be sound. Otherwise they
     /// are damaged.
     fn resolve_suspects(&mut self) -> Result<(), TxnError> {
+        // This needs latches. Nothing before it does: a change that waits may have them.
+        self.held.iter().for_each(HeldSpace::end_patience);
         let (mut extents, mut first) = (Vec::new(), None);
         for (_, extent) in std::mem::take(&mut self.suspects) {
             if self.scan.is_renewed(extent.head) {
@@ -330,6 +362,10 @@ impl<'c> Copying<'c> {
                 }
                 // It was freed a moment ago; the next part of the log says so.
                 Err(_) if !self.pool.is_extent(extent) => self.newest = Lsn(u64::MAX),
+                // Something else may have been written there. If not, it is met again.
+                Err(_) if self.held.as_ref().is_some_and(|held| !held.is_intact()) => {
+                    self.suspects.insert(extent.head.0, extent);
+                }
                 Err(error) => {
                     extents.push(extent);
                     first.get_or_insert(error);

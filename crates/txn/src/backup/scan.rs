@@ -2,7 +2,10 @@
 //! right in the copy because the log makes it anew.
 
 use crate::{TxnError, records::is_change};
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+};
 use vellum_access::{ChangeRecord, PageChange, RecordKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_wal::Record;
@@ -17,13 +20,16 @@ pub(super) struct LogScan {
     pending: HashMap<u64, Vec<Event>>,
 }
 
-/// What was written past the log since then, and has not been copied yet.
+/// What was written past the log since then, and has not been copied yet: runs of pages by their first pages.
 #[derive(Default)]
-pub(super) struct Outside {
-    /// Ranges of nodes: the first page, and the page after the last one.
-    nodes: BTreeMap<u64, u64>,
-    /// Large values: the first page, and the number of pages.
-    values: BTreeMap<u64, u32>,
+pub(super) struct Outside(BTreeMap<u64, Run>);
+
+#[derive(Clone, Copy)]
+enum Run {
+    /// A large value of so many pages.
+    Value(u32),
+    /// Nodes up to this page.
+    Nodes(u64),
 }
 
 enum Event {
@@ -74,11 +80,11 @@ impl LogScan {
         match event {
             Event::Value(extent) => {
                 self.set_renewed(extent.head.0, false);
-                self.outside.values.insert(extent.head.0, extent.pages);
+                self.outside.0.insert(extent.head.0, Run::Value(extent.pages));
             }
             Event::Nodes(first, end) => {
                 (first..end).for_each(|page| self.set_renewed(page, false));
-                self.outside.nodes.insert(first, end);
+                self.outside.0.insert(first, Run::Nodes(end));
             }
             Event::Made(page) => self.set_renewed(page.0, true),
             Event::Freed(extent) => {
@@ -102,29 +108,35 @@ impl LogScan {
 impl Outside {
     /// Notes that an extent was freed.
     fn remove(&mut self, extent: Extent) {
-        self.values.remove(&extent.head.0);
-        if extent.pages == 1
-            && let page = extent.head.0
-            && let Some((&first, &end)) = self.nodes.range(..=page).next_back()
-            && page < end
-        {
-            self.nodes.remove(&first);
-            let rest = [(first, page), (page + 1, end)];
-            self.nodes.extend(rest.into_iter().filter(|(first, end)| first < end));
+        let page = extent.head.0;
+        match self.0.range(..=page).next_back() {
+            Some((&first, Run::Value(_))) if first == page => drop(self.0.remove(&first)),
+            Some((&first, &Run::Nodes(end))) if extent.pages == 1 && page < end => {
+                self.0.remove(&first);
+                let rest = [(first, page), (page + 1, end)].into_iter().filter(|(first, end)| first < end);
+                self.0.extend(rest.map(|(first, end)| (first, Run::Nodes(end))));
+            }
+            _ => {}
         }
     }
 
-    /// The extents: nodes first, then values, each in page order.
+    /// The extents, in page order.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
-        let nodes =
-            self.nodes.iter().flat_map(|(first, end)| (*first..*end).map(|page| Extent::page(PageId(page))));
-        nodes.chain(self.values.iter().map(|(head, pages)| Extent { head: PageId(*head), pages: *pages }))
+        self.0.iter().flat_map(|(&first, &run)| {
+            let (end, pages) = match run {
+                Run::Value(pages) => (first + 1, pages),
+                Run::Nodes(end) => (end, 1),
+            };
+            (first..end).map(move |page| Extent { head: PageId(page), pages })
+        })
     }
 
-    /// Puts back what was taken out.
-    pub fn add_all(&mut self, other: Self) {
-        self.nodes.extend(other.nodes);
-        self.values.extend(other.values);
+    /// The pages of the extents, as ranges.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|(&first, &run)| match run {
+            Run::Value(pages) => first..first + u64::from(pages),
+            Run::Nodes(end) => first..end,
+        })
     }
 }
 
@@ -135,13 +147,15 @@ mod tests {
     #[test]
     fn nodes_that_are_freed_are_taken_out_of_their_runs() {
         let mut outside = Outside::default();
-        outside.nodes.insert(10, 20);
-        outside.values.insert(30, 5);
+        outside.0.insert(10, Run::Nodes(20));
+        outside.0.insert(30, Run::Value(5));
+        outside.0.insert(35, Run::Value(2));
         for page in [10, 15, 19, 16] {
             outside.remove(Extent::page(PageId(page)));
         }
         outside.remove(Extent { head: PageId(30), pages: 5 });
         let left: Vec<u64> = outside.extents().map(|extent| extent.head.0).collect();
-        assert_eq!(left, [11, 12, 13, 14, 17, 18]);
+        assert_eq!(left, [11, 12, 13, 14, 17, 18, 35]);
+        assert_eq!(outside.ranges().collect::<Vec<_>>(), [11..15, 17..19, 35..37]);
     }
 }

@@ -1,6 +1,9 @@
 //! Backups: made beside threads that change everything, interrupted, of a full disk and of damaged files, and restored.
 
 mod faults;
+mod full;
+#[path = "../hooked/mod.rs"]
+mod hooked;
 mod increments;
 mod load;
 
