@@ -157,7 +157,6 @@ fn it_is_created_and_dropped_in_transactions() {
     assert_plain(&database, &[]);
 }
 
-/// What was acknowledged is there after a crash, and what transactions beside it have not committed is not.
 #[test]
 fn it_is_loaded_by_the_transaction_that_creates_it() {
     let (disk, database) = database(9);
@@ -203,6 +202,7 @@ fn it_is_loaded_by_the_transaction_that_creates_it() {
     assert_eq!(table.get(7_u32.to_be_bytes()).unwrap().unwrap(), b"7");
 }
 
+/// What was acknowledged is there after a crash, and what transactions beside it have not committed is not.
 #[test]
 fn what_is_acknowledged_survives_a_crash_beside_transactions() {
     for seed in 0..30 {

@@ -183,7 +183,7 @@ fn load(
         }
         loader.push(&key, &value).map_err(|error| refused(error, number, (&key, &value), form))?;
         bytes += (key.len() + value.len()) as u64;
-        if number % LINES_AT_ONCE == 0 {
+        if number.is_multiple_of(LINES_AT_ONCE) {
             progress.advance(bytes - shown);
             shown = bytes;
         }
