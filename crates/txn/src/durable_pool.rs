@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::{View, Writer};
-use vellum_base::primitive::{Instant, Mutex, MutexGuard};
+use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
 use vellum_base::{Lsn, PageId, Preceding};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
@@ -461,7 +461,12 @@ impl DurablePool {
         };
         // Then the frees are durable, and the space map lies near the beginning.
         self.checkpoint()?;
-        let Ok(_no_backup) = logged.backing_up.try_lock() else { return Ok(()) };
+        let _no_backup = match logged.backing_up.try_lock() {
+            Ok(guard) => guard,
+            // A thread panicked in a backup, which is over.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
         self.pool.trim();
         // The file is as long as the checkpoint says.
         self.checkpoint()?;

@@ -112,9 +112,11 @@ impl Database {
         let file = target.open_unfinished(BACKUP)?;
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);
-        let made = self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress);
-        let made = made.map_err(Error::from).and_then(|summary| target.finish().map(|()| summary));
-        made.inspect_err(|_| target.give_up())
+        let unfinished = Unfinished(target);
+        let summary = self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress)?;
+        target.finish()?;
+        unfinished.is_finished();
+        Ok(summary)
     }
 }
 
@@ -463,6 +465,21 @@ impl Target {
     /// Removes the incomplete file. If that fails, the next attempt overwrites it.
     fn give_up(&self) {
         let _ = self.directory.remove(&self.unfinished());
+    }
+}
+
+/// Removes the incomplete file when it is dropped: after an error, and after a panic in what a caller gave.
+struct Unfinished<'t>(&'t Target);
+
+impl Unfinished<'_> {
+    fn is_finished(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 

@@ -342,7 +342,16 @@ impl Handle {
                 Ok(done) => visit(Ok(done.answer())),
                 Err(error) => visit(Err(error)),
             },
-            answer => visit(answer.map_err(|error| self.refused(error))),
+            answer => match answer.map_err(|error| self.refused(error)) {
+                // The pool has no room for the value: it is read past the pool.
+                Err(error) if matches!(task, Task::Get) && error.is_about_room() => {
+                    match self.read_whole(self.tree(), key) {
+                        Ok(value) => visit(Ok(Owned::Value(value).answer())),
+                        Err(error) => visit(Err(error)),
+                    }
+                }
+                answer => visit(answer),
+            },
         }
     }
 

@@ -101,7 +101,7 @@ impl Database {
         let handle =
             transaction.create_of(name, &TableRecord { root, types, is_plain: true, is_heap: true })?;
         transaction.commit()?;
-        Ok(Heap { handle, root, state: Arc::default() })
+        Ok(Heap::new(handle, root))
     }
 
     /// Opens a heap of objects.
@@ -114,7 +114,8 @@ impl Database {
             if record.is_heap { Ok(()) } else { Err(Error::IsTable { name: name.to_owned() }) }
         };
         let handle = self.open_table(name, check)?;
-        Ok(Heap { root: handle.open.current().root, handle, state: Arc::default() })
+        let root = handle.open.current().root;
+        Ok(Heap::new(handle, root))
     }
 
     /// Opens a heap of objects, or creates it if there is none of that name.
@@ -161,6 +162,12 @@ impl Database {
 }
 
 impl Heap {
+    /// All handles share what they know of the heap: which types it has, and where it has room.
+    fn new(handle: Handle, root: PageId) -> Self {
+        let state = handle.open.heap.get_or_init(Arc::default).clone();
+        Self { handle, root, state }
+    }
+
     /// The heap, whose changes are not yet durable.
     #[inline(always)]
     fn core(&self) -> vellum_objects::Heap<'_, Pool> {

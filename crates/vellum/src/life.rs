@@ -33,6 +33,7 @@ use std::{
 use vellum_access::TreeHints;
 use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
 use vellum_base::{Apart, PageId};
+use vellum_objects::HeapState;
 
 /// A table that has handles.
 // The reference counts are on a separate cache line from what all operations read.
@@ -52,6 +53,8 @@ pub(crate) struct OpenTable {
     is_special: AtomicBool,
     writers: Arc<Writers>,
     life: Apart<Mutex<Life>>,
+    /// What all handles of a heap know of it.
+    pub(crate) heap: OnceLock<Arc<HeapState>>,
 }
 
 /// A tree that the table has or had.
@@ -112,6 +115,7 @@ impl OpenTable {
             is_special: AtomicBool::new(false),
             writers: writers.clone(),
             life: Apart::default(),
+            heap: OnceLock::new(),
         }
     }
 

@@ -70,8 +70,22 @@ impl Mapping {
         Self::check(bytes, purpose)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        // In a process that locks all memory that it will map (`mlockall` with `MCL_FUTURE`), the kernel would bring memory
+        // to all of it at once. It does not to what cannot be accessed, and no more once that is unlocked.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists, and only it is
+        // unlocked and made accessible.
+        let address = unsafe {
+            let address = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
+            let is_open = address != libc::MAP_FAILED
+                && libc::munlock(address, bytes) == 0
+                && libc::mprotect(address, bytes, protection) == 0;
+            if !is_open && address != libc::MAP_FAILED {
+                let source = io::Error::last_os_error();
+                libc::munmap(address, bytes);
+                return Err(VmError::AddressSpace { purpose, bytes, source });
+            }
+            address
+        };
         let refused = |source| VmError::AddressSpace { purpose, bytes, source };
         if address == libc::MAP_FAILED {
             return Err(refused(io::Error::last_os_error()));
