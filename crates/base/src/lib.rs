@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod apart;
+mod background;
 mod bytes;
 mod header;
 mod ids;
@@ -16,6 +17,7 @@ pub mod primitive;
 mod shown;
 
 pub use apart::Apart;
+pub use background::tell_panic;
 pub use bytes::Bytes;
 pub use header::{
     ChecksumStream, HEADER_BYTES, HeaderFault, LSN_AT, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,

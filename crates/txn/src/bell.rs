@@ -1,5 +1,6 @@
 //! How a thread is told that there is work to do.
 
+use std::time::Duration;
 use vellum_base::primitive::{Condvar, Instant, Mutex, MutexGuard};
 
 /// Tells a thread that there is work to do.
@@ -22,14 +23,15 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// Waits until a checkpoint is asked for or the time has come; returns false if the thread is to end.
-    pub fn wait(&self, until: Instant) -> bool {
+    /// Waits until a checkpoint is asked for or the time has come, if it ever does; returns false if the thread is to
+    /// end.
+    pub fn wait(&self, until: Option<Instant>) -> bool {
         let mut state = self.lock();
         while !state.is_stopped && !state.is_asked {
-            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-            else {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
                 break;
-            };
+            }
             state = match self.rung.wait_timeout(state, left) {
                 Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,

@@ -9,14 +9,14 @@ use crate::{
 };
 use std::{
     io,
-    sync::{Arc, TryLockError},
+    sync::{Arc, OnceLock, TryLockError},
     time::Duration,
 };
-use vellum_base::Lsn;
 use vellum_base::primitive::{
     AtomicU64, Instant, Mutex, MutexGuard, Ordering,
     thread::{Builder, JoinHandle},
 };
+use vellum_base::{Lsn, tell_panic};
 use vellum_pool::{Checkpointer, CopyBasis, Pool};
 use vellum_wal::{Durability, Log, LogCopy, LogError};
 
@@ -37,6 +37,8 @@ pub(crate) struct Checkpoints {
     turn: Mutex<()>,
     /// Why the last checkpoint failed, if it did.
     error: Mutex<Option<String>>,
+    /// Why no more checkpoints are taken in the background, if that is so.
+    panic: OnceLock<String>,
 }
 
 impl Checkpoints {
@@ -55,6 +57,7 @@ impl Checkpoints {
             on_demand,
             turn: Mutex::new(()),
             error: Mutex::new(None),
+            panic: OnceLock::new(),
         }
     }
 
@@ -118,9 +121,9 @@ impl Checkpoints {
         Ok((pool.copy_basis()?, copy))
     }
 
-    /// Why the last checkpoint failed, if it did.
+    /// Why the last checkpoint failed, if it did, or why none is taken in the background any more.
     pub fn error(&self) -> Option<String> {
-        self.lock_error().clone()
+        self.panic.get().cloned().or_else(|| self.lock_error().clone())
     }
 
     /// Takes a checkpoint and returns its undo point; the log before that point is not given up yet.
@@ -155,6 +158,8 @@ impl Checkpoints {
 
 /// How long the thread waits after a failed checkpoint.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time between checkpoints that are taken because the last one has become old.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Takes a checkpoint when asked to, and when the last one has become old. The thread ends when this is dropped.
 pub(crate) struct CheckpointThread {
@@ -165,13 +170,20 @@ pub(crate) struct CheckpointThread {
 impl CheckpointThread {
     pub fn start(checkpoints: Arc<Checkpoints>, interval: Duration) -> io::Result<Self> {
         let taken = checkpoints.clone();
+        let interval = interval.max(INTERVAL_MIN);
         let work = move || {
-            let mut next = Instant::now() + interval;
-            while taken.changes.bell.wait(next) {
+            let mut wait = interval;
+            // If that time never comes, it waits for the bell alone.
+            while taken.changes.bell.wait(Instant::now().checked_add(wait)) {
                 // The error is kept, and shown in the state of the log.
-                let wait = if taken.take_if_due().is_ok() { interval } else { PAUSE };
-                next = Instant::now() + wait;
+                wait = if taken.take_if_due().is_ok() { interval } else { PAUSE };
             }
+        };
+        let told = checkpoints.clone();
+        let work = move || {
+            tell_panic(work, |panic| {
+                told.panic.get_or_init(|| panic);
+            });
         };
         let thread = Builder::new().name("vellum-checkpoint".to_owned()).spawn(work)?;
         Ok(Self { checkpoints, thread: Some(thread) })
@@ -183,7 +195,7 @@ impl Drop for CheckpointThread {
         self.checkpoints.changes.bell.stop();
         self.checkpoints.interrupt(true);
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic; if it did, nothing could be done about it here.
+            // A panic has been noted.
             let _ = thread.join();
         }
         self.checkpoints.interrupt(false);

@@ -81,7 +81,7 @@ pub struct LogState {
     /// commit few syncs serve many waiters.
     pub syncs: SyncCounts,
     /// Why no checkpoint can be taken in the background, if the last one failed: the log then grows. It is retried
-    /// every second.
+    /// every second, unless the thread that takes them has panicked.
     pub checkpoint_error: Option<String>,
     /// How far the archive of the log reaches; `None` without an archive.
     pub archive: Option<ArchiveState>,

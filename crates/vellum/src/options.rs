@@ -242,7 +242,8 @@ impl Options {
         self
     }
 
-    /// How old the last checkpoint may become while the database is changed. Default 60 seconds.
+    /// How old the last checkpoint may become while the database is changed: at least a millisecond. Default 60 seconds;
+    /// [`Duration::MAX`] disables these checkpoints.
     #[must_use]
     pub fn checkpoint_interval(mut self, interval: Duration) -> Self {
         self.log_settings.checkpoint_interval = interval;

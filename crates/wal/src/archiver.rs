@@ -11,12 +11,16 @@
 //! Lock order: the turn; the log's locks. The state is locked only for moments.
 
 use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, plant::Bug};
-use std::{io, sync::Arc, time::Duration};
-use vellum_base::Lsn;
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use vellum_base::primitive::{
     Mutex, MutexGuard,
     thread::{Builder, JoinHandle},
 };
+use vellum_base::{Lsn, tell_panic};
 
 /// How long the thread waits after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +32,8 @@ pub struct ArchiveState {
     pub end: Option<Lsn>,
     /// The archive lacks the log between these places, which was written while there was no archive.
     pub gap: Option<(Lsn, Lsn)>,
-    /// Why nothing can be archived now. It is retried every second; the log keeps what is not archived.
+    /// Why nothing can be archived now. It is retried every second, unless the thread that archives has panicked; the log
+    /// keeps what is not archived.
     pub error: Option<String>,
 }
 
@@ -47,6 +52,8 @@ struct Shared {
     /// Held by the thread that copies.
     turn: Mutex<()>,
     state: Mutex<ArchiveState>,
+    /// Why nothing is archived in the background any more, if that is so.
+    panic: OnceLock<String>,
 }
 
 impl LogArchiver {
@@ -57,7 +64,8 @@ impl LogArchiver {
     pub fn start(log: Arc<Log>, archive: Archive) -> io::Result<Self> {
         let from = if log.options().planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
         let kept = log.kept().add(from, u64::MAX, LogKeeper::Archive);
-        let shared = Arc::new(Shared { log, archive, kept, turn: Mutex::default(), state: Mutex::default() });
+        let (turn, state, panic) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        let shared = Arc::new(Shared { log, archive, kept, turn, state, panic });
         let copied = shared.clone();
         let work = move || {
             let mut pause = Some(Duration::ZERO);
@@ -65,13 +73,21 @@ impl LogArchiver {
                 pause = copied.copy(None, false).is_err().then_some(PAUSE);
             }
         };
+        let told = shared.clone();
+        let work = move || {
+            tell_panic(work, |panic| {
+                told.panic.get_or_init(|| panic);
+            });
+        };
         let thread = Builder::new().name("vellum-archive".to_owned()).spawn(work)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
     /// How far the archive reaches.
     pub fn state(&self) -> ArchiveState {
-        lock(&self.shared.state).clone()
+        let mut state = lock(&self.shared.state).clone();
+        state.error = self.shared.panic.get().cloned().or(state.error);
+        state
     }
 
     /// The archive.
@@ -96,7 +112,7 @@ impl Drop for LogArchiver {
     fn drop(&mut self) {
         self.shared.log.archive_bell().stop();
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic; if it did, nothing could be done about it here.
+            // A panic has been noted.
             let _ = thread.join();
         }
     }

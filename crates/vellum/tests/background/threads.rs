@@ -1,0 +1,121 @@
+//! Intervals of any length, and what becomes known of a panic.
+
+use crate::{hooked::Hooked, options};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use vellum::Database;
+use vellum_vm::SimulatedDisk;
+
+/// Whether it becomes true soon.
+fn soon(is_so: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_so() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A disk on which a thread of this name panics at its next write once the flag is set.
+fn panicking(name: &'static str) -> (Arc<Hooked>, Arc<AtomicBool>) {
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let armed = is_armed.clone();
+    let hooked = Hooked::new(SimulatedDisk::new(1), move || {
+        if thread::current().name() == Some(name) && armed.load(Ordering::SeqCst) {
+            panic!("planted in {name}");
+        }
+    });
+    (hooked, is_armed)
+}
+
+#[test]
+fn a_checkpoint_is_taken_for_much_log_if_none_is_for_its_age() {
+    for interval in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 62)] {
+        let options = options()
+            .log_segment_bytes(64 << 10)
+            .log_buffer_bytes(4 << 20)
+            .checkpoint_log_bytes(256 << 10)
+            .checkpoint_interval(interval);
+        let database = Database::create_in(Arc::new(SimulatedDisk::new(1)), "data", &options).unwrap();
+        let table = database.create_table("table").unwrap();
+        for number in 0..2000u32 {
+            table.put(number.to_be_bytes(), [7; 500]).unwrap();
+        }
+        // There was a megabyte of it.
+        assert!(soon(|| database.log_state().unwrap().log_bytes < 512 << 10), "{:?}", database.log_state());
+        assert_eq!(database.log_state().unwrap().checkpoint_error, None);
+        drop(table);
+        database.close().unwrap();
+    }
+}
+
+/// The threads of this process that take checkpoints, and the processor time of each, in hundredths of a second.
+fn checkpoint_threads() -> BTreeMap<PathBuf, u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let time = |task: &PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        let (_, fields) = stat.split_once("(vellum-checkpoi) ")?;
+        Some(fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum())
+    };
+    tasks.filter_map(|task| time(&task).map(|time| (task, time))).collect()
+}
+
+#[test]
+fn the_shortest_interval_leaves_the_processor_idle() {
+    let options = options().checkpoint_interval(Duration::ZERO);
+    let others = checkpoint_threads();
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(1)), "data", &options).unwrap();
+    // One of these is the thread of this database. The others have a longer interval.
+    let mut threads = checkpoint_threads();
+    threads.retain(|thread, _| !others.contains_key(thread));
+    let table = database.create_table("table").unwrap();
+    table.put(b"key", b"value").unwrap();
+    assert!(soon(|| database.log_state().unwrap().log_bytes == 0), "{:?}", database.log_state());
+    thread::sleep(Duration::from_secs(1));
+    let spent = checkpoint_threads();
+    let spent = threads.iter().filter_map(|(thread, before)| Some(spent.get(thread)? - before)).min();
+    assert!(spent.unwrap() < 40, "{spent:?}");
+}
+
+#[test]
+fn a_panic_of_the_thread_that_takes_checkpoints_is_told() {
+    let (disk, is_armed) = panicking("vellum-checkpoint");
+    let options = options().checkpoint_interval(Duration::from_millis(1));
+    let database = Database::create_in(disk, "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    is_armed.store(true, Ordering::SeqCst);
+    table.put(b"key", b"value").unwrap();
+    let error = || database.log_state().unwrap().checkpoint_error;
+    assert!(soon(|| error().is_some()));
+    let told = error().unwrap();
+    assert!(told.contains("`vellum-checkpoint` has panicked (planted in vellum-checkpoint)"), "{told}");
+    // It stays so, and everything else goes on.
+    table.put(b"key", b"later").unwrap();
+    assert_eq!(error(), Some(told));
+}
+
+#[test]
+fn a_panic_of_the_thread_that_archives_is_told() {
+    let (archive, is_armed) = panicking("vellum-archive");
+    let options = options().log_segment_bytes(64 << 10).log_archive_in(archive);
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(1)), "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    is_armed.store(true, Ordering::SeqCst);
+    for number in 0..500u32 {
+        table.put(number.to_be_bytes(), [7; 500]).unwrap();
+    }
+    let error = || database.log_state().unwrap().archive.unwrap().error;
+    assert!(soon(|| error().is_some()));
+    let told = error().unwrap();
+    assert!(told.contains("`vellum-archive` has panicked (planted in vellum-archive)"), "{told}");
+}
