@@ -323,6 +323,30 @@ fn an_event_loop_submits_polls_and_reaps() {
     database.close().unwrap();
 }
 
+#[test]
+fn a_submission_gets_a_value_for_which_the_pool_has_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().pool_bytes(64 << 10).capacity_bytes(1 << 30);
+    let database = Database::create(directory.path().join("data"), &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    let lengths = [62_000_usize, 140_000, 1_000_000];
+    for length in lengths {
+        table.put((length as u64).to_be_bytes(), vec![7; length]).unwrap();
+    }
+    let mut submissions = table.submissions();
+    for length in lengths {
+        submissions.submit_get((length as u64).to_be_bytes(), length as u64);
+    }
+    let mut count = 0;
+    while count < lengths.len() {
+        submissions.wait();
+        count += submissions.reap(|length, _, answer| match answer.unwrap() {
+            Answer::Value(value) => assert_eq!(value, Some(&vec![7; length as usize][..])),
+            other => panic!("{other:?}"),
+        });
+    }
+}
+
 /// Two loops, each of which waits for what the other has under way and never polls.
 #[test]
 fn loops_that_do_not_poll_keep_nobody_waiting() {

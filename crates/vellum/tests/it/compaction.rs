@@ -342,3 +342,25 @@ fn a_database_that_is_read_only_is_not_compacted() {
     assert_eq!(database.compact(|_| true).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert!(disk.file("data").snapshot().to_vec() == before);
 }
+
+#[test]
+fn a_file_becomes_shorter_after_a_panic_in_a_backup() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().pool_bytes(4 << 20).capacity_bytes(1 << 30);
+    let database = Database::create(directory.path().join("data"), &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    for number in 0..4000u32 {
+        table.put(number.to_be_bytes(), [1; 1000]).unwrap();
+    }
+    let backup = directory.path().join("backup");
+    let mut progress = |_| -> bool { panic!("a caller's code") };
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        database.backup_with(&backup, BackupOptions::default().progress(&mut progress))
+    }));
+    assert!(panicked.is_err());
+    assert!(!directory.path().join("backup.unfinished").exists());
+    table.remove_range(100u32.to_be_bytes()..).unwrap();
+    let done = database.compact(|_| true).unwrap();
+    assert!(done.file_bytes < done.file_bytes_before / 4, "{done:?}");
+    database.backup(&backup).unwrap();
+}

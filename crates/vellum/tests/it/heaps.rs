@@ -344,3 +344,49 @@ fn a_salvage_names_tables_and_heaps_apart() {
     let salvage = Salvage::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
     assert_eq!((salvage.tables().0, salvage.heaps()), (vec!["table".to_owned()], vec!["heap".to_owned()]));
 }
+
+/// A type of one name, as two versions of a program have it.
+mod before {
+    #[derive(vellum::objects::Persistent, Clone, PartialEq, Debug)]
+    pub struct Song {
+        pub title: vellum::objects::Text,
+    }
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+struct Song {
+    title: Text,
+    year: u64,
+}
+
+#[test]
+fn all_handles_know_of_a_conversion() {
+    let (database, first) = create(&SimulatedDisk::new(7), &options());
+    let second = database.heap("heap").unwrap();
+    let old = |title: &str| before::Song { title: title.into() };
+    let song = second.allocate(&old("a")).unwrap();
+    let converted = first.convert(|old: before::Song| Song { title: old.title, year: 0 }).unwrap();
+    for heap in [&first, &second] {
+        let error = heap.allocate(&old("b")).unwrap_err();
+        assert!(matches!(error, Error::Objects(ObjectError::TypeChanged { .. })), "{error}");
+        let song = Ref::<Song>::from_bits(song.to_bits()).unwrap();
+        assert_eq!(heap.get(song).unwrap(), Song { title: "a".into(), year: 0 });
+    }
+    assert_eq!(converted.objects, 1);
+}
+
+#[test]
+fn all_handles_use_the_space_that_one_has_freed() {
+    let (database, first) = create(&SimulatedDisk::new(8), &options());
+    let second = database.heap("heap").unwrap();
+    let mut bytes = Vec::new();
+    for _ in 0..6 {
+        let item = |number| Item { number, name: "x".repeat(150).as_str().into(), next: None };
+        let items: Vec<_> = (0..5000).map(|number| second.allocate(&item(number)).unwrap()).collect();
+        for item in items.iter().skip(1) {
+            first.delete(*item).unwrap();
+        }
+        bytes.push(database.statistics().pages_allocated);
+    }
+    assert!(bytes.last().unwrap() < &(bytes.first().unwrap() * 3 / 2), "{bytes:?}");
+}
