@@ -49,11 +49,12 @@ pub(crate) struct Stored<'b> {
 }
 
 impl<'p, P: Pager> Change<'p, P> {
-    pub(crate) fn new(heap: Heap<'p, P>) -> Self {
+    /// Begins one; `is_nested` says that the thread is already changing the heap.
+    pub(crate) fn new(heap: Heap<'p, P>, is_nested: bool) -> Self {
         let pager = heap.pager;
         Self {
             heap,
-            copies: Copies::new(pager, heap.owner),
+            copies: Copies::new(pager, heap.owner, is_nested),
             made: NewLarge::new(pager),
             freed: Vec::new(),
             reserved: BTreeSet::new(),

@@ -38,11 +38,13 @@ pub(crate) struct Copies<'p, P: Pager> {
     owner: PageId,
     pages: BTreeMap<PageId, Copy>,
     written: usize,
+    /// Whether the change is made inside another one of the same heap, and so may only read.
+    is_nested: bool,
 }
 
 impl<'p, P: Pager> Copies<'p, P> {
-    pub fn new(pager: &'p P, owner: PageId) -> Self {
-        Self { pager, owner, pages: BTreeMap::new(), written: 0 }
+    pub fn new(pager: &'p P, owner: PageId, is_nested: bool) -> Self {
+        Self { pager, owner, pages: BTreeMap::new(), written: 0, is_nested }
     }
 
     /// A page as the change sees it; none if it is not a page of the heap.
@@ -53,6 +55,9 @@ impl<'p, P: Pager> Copies<'p, P> {
 
     /// A page for changing; none if it is not a page of the heap.
     pub fn page_mut(&mut self, page: PageId) -> Result<Option<PageMut<'_>>, ObjectError> {
+        if self.is_nested {
+            return Err(ObjectError::ChangeUnderWay);
+        }
         let limit = WRITTEN_MAX.min(self.pager.limit_pages() / 8).max(WRITTEN_MIN);
         let Some(copy) = load((self.pager, self.owner), &mut self.pages, page)? else { return Ok(None) };
         if copy.after.is_none() {

@@ -70,6 +70,12 @@ pub enum ObjectError {
         /// The maximum number of pages.
         limit: usize,
     },
+    /// A change of a heap writes while the same thread is in the middle of another change of the same heap.
+    #[error(
+        "a change of this heap is under way in this thread, and writing past it would have it repeated for ever; make all changes \
+         through the `Change` that it was given, or after it"
+    )]
+    ChangeUnderWay,
     /// A place was reserved for an object, but the change ended without setting the object.
     #[error("a place was reserved for an object ({reference}) that was not set before the change ended")]
     NotSet {

@@ -9,6 +9,7 @@ use crate::{
     page::Head,
     plant::{Plant, planted},
     reference::GRANULE_BYTES,
+    under_way::UnderWay,
 };
 use std::time::Duration;
 use vellum_base::primitive::{Instant, Ordering, thread};
@@ -130,7 +131,8 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// another object as it was after it.
     ///
     /// # Errors
-    /// Those of `change`, after which nothing has happened; also if the change cannot be recorded.
+    /// Those of `change`, after which nothing has happened; also if the change cannot be recorded;
+    /// [`ObjectError::ChangeUnderWay`] if it writes inside another change of the same heap by the same thread.
     pub fn change<R, E: From<ObjectError>>(
         &self,
         mut change: impl FnMut(&mut Change<'p, P>) -> Result<R, E>,
@@ -141,6 +143,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         /// attempt took.
         const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
         let (mut failures, mut took) = (0u32, Duration::ZERO);
+        let under_way = UnderWay::begin(self.pager, self.owner);
         loop {
             let precedence = &self.state.precedence;
             let longest = (2 * took).clamp(PRECEDENCE.0, PRECEDENCE.1);
@@ -149,7 +152,7 @@ impl<'p, P: Pager> Heap<'p, P> {
             precedence.heed();
             // The time is needed only if the next attempt goes first.
             let begun = (failures + 1 >= FAILURES_MAX).then(Instant::now);
-            let mut attempt = Change::new(*self);
+            let mut attempt = Change::new(*self, under_way.is_nested);
             match change(&mut attempt) {
                 Ok(result) => {
                     if attempt.commit()? {

@@ -106,8 +106,13 @@ impl<T> Ref<T> {
         self.any.to_bits()
     }
 
-    /// The reference from which [`to_bits`](Self::to_bits) made this number; none for zero. A reference of another
-    /// heap, or any other number, causes an error, at the latest when it is followed.
+    /// The reference from which [`to_bits`](Self::to_bits) made this number; none for zero.
+    ///
+    /// Any number may be given, and following it is safe, but only the object itself is looked at when it is read
+    /// ([`Heap::get`](crate::Heap::get), [`fields`](crate::Heap::fields)): a reference of another heap of the same file
+    /// reads the object of that heap or causes an error, and a number that never was a reference causes an error unless
+    /// what lies in its place happens to begin as an object of that type and generation does. A
+    /// [`Change`](crate::Change) looks at the page as well, and both cause an error there.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         AnyRef::from_bits(bits).map(AnyRef::typed)

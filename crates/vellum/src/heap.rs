@@ -248,7 +248,9 @@ impl Heap {
     ///
     /// # Errors
     /// Those of `change`, after which nothing has happened. A change may write at most 128 pages, or an eighth of a
-    /// small pool: [`ObjectError::ChangeTooLarge`](crate::objects::ObjectError::ChangeTooLarge).
+    /// small pool: [`ObjectError::ChangeTooLarge`](crate::objects::ObjectError::ChangeTooLarge). While it runs, its
+    /// thread may read the heap by other means, but change it only by the [`Change`] that `change` is given: otherwise
+    /// [`ObjectError::ChangeUnderWay`](crate::objects::ObjectError::ChangeUnderWay).
     pub fn change<R>(&self, mut change: impl FnMut(&mut Change<'_, '_>) -> Result<R>) -> Result<R> {
         let done = self.core().change(|core| change(&mut Change(core)))?;
         self.handle.inner.commit()?;

@@ -50,7 +50,8 @@
 //! An object belongs to the heap, not to the objects that refer to it: it exists until it is [deleted](Change::delete).
 //! Following a reference to a deleted object is an error, [`ObjectError::Dangling`]. (It is detected by a 16-bit number
 //! that each object in a place has: with certainty until 65 536 objects of the same page have been deleted since, and
-//! nearly always after that.) [`Database::verify`](crate::Database::verify) finds references that lead nowhere and
+//! nearly always after that.) A reference is for the heap that made it: another heap refuses to change anything by it, but
+//! may read the object. [`Database::verify`](crate::Database::verify) finds references that lead nowhere and
 //! objects that no reference leads to. It begins with the *roots*: each heap has one root for each type.
 //!
 //! [`Heap::allocate_near`] puts an object into the page of another one: objects that are visited together are best

@@ -334,6 +334,11 @@ impl<T> Local<T> {
     pub fn with<R>(&'static self, work: impl FnOnce(&T) -> R) -> R {
         self.0.with(work)
     }
+
+    /// Never fails: shuttle drops a thread's values when nothing of the thread runs any more.
+    pub fn try_with<R>(&'static self, work: impl FnOnce(&T) -> R) -> Result<R, std::thread::AccessError> {
+        Ok(self.0.with(work))
+    }
 }
 
 #[expect(missing_docs, reason = "as in the standard library")]

@@ -190,3 +190,43 @@ fn a_long_change_ends_among_short_ones() {
         is_done.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn a_change_past_the_one_under_way_is_refused_and_not_repeated_for_ever() {
+    let (store, other) = (Store::new(64), Store::new(64));
+    let heap = store.heap();
+    let account = Account { balance: 1, changes: 0, twin: [0; 12] };
+    let first = heap.allocate(&account).unwrap();
+    let pages = store.pool.statistics().pages_allocated;
+    let mut calls = 0;
+    let outcome = heap.change(|change| {
+        calls += 1;
+        assert!(calls < 100, "it is repeated for ever");
+        let new = change.allocate(&account)?;
+        // It may read, and change another heap.
+        assert_eq!(heap.root::<Account>()?, None);
+        assert_eq!(heap.get(first)?, account);
+        other.heap().allocate(&account)?;
+        heap.allocate(&account)?;
+        Ok::<_, ObjectError>(new)
+    });
+    assert!(matches!(outcome, Err(ObjectError::ChangeUnderWay)), "{outcome:?}");
+    assert_eq!((calls, store.pool.statistics().pages_allocated), (1, pages));
+    // The error of the inner change may be ignored, and the mark ends with the change, whichever way that ends.
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        heap.change(|_| -> Result<(), ObjectError> { panic!("on purpose") })
+    }));
+    assert!(panicked.is_err());
+    let new = heap.change(|change| {
+        assert!(matches!(heap.delete(first), Err(ObjectError::ChangeUnderWay)));
+        change.allocate(&account)
+    });
+    assert_eq!(heap.get(new.unwrap()).unwrap(), account);
+    heap.delete(first).unwrap();
+    let mut count = 0;
+    let counted = heap.for_each(|_: Ref<Account>| {
+        count += 1;
+        Ok::<_, ObjectError>(true)
+    });
+    assert!(counted.is_ok() && count == 1);
+}

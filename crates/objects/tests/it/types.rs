@@ -1,7 +1,8 @@
 //! Types as they are stored, and as a program has them.
 
 use crate::support::{Kind, Leaf, Node, Part, Store, node};
-use vellum_objects::{Array, ObjectError, Persistent, Ref, Shape, Text};
+use vellum_access::Tree;
+use vellum_objects::{Array, Heap, HeapState, ObjectError, Persistent, Ref, Shape, Text};
 
 mod older {
     use super::*;
@@ -31,6 +32,26 @@ fn converted(old: older::Person) -> Person {
         notes: "n".repeat(first.len() * 40).into(),
         friends: old.friends.iter().map(|friend| friend.any().typed()).collect(),
     }
+}
+
+#[test]
+fn a_change_does_not_follow_references_of_another_heap() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let object = heap.allocate(&node(1, "one")).unwrap();
+    let (root, state) = (Tree::create(&store.pool).unwrap().root(), HeapState::default());
+    let other = Heap::open(&store.pool, root, &state);
+    other.allocate(&node(2, "two")).unwrap();
+    let outcomes = [
+        other.change(|change| change.get(object)).map(drop),
+        other.set(object, &node(3, "three")),
+        other.delete(object),
+    ];
+    assert!(
+        outcomes.iter().all(|outcome| matches!(outcome, Err(ObjectError::Dangling { .. }))),
+        "{outcomes:?}"
+    );
+    assert_eq!(heap.get(object).unwrap(), node(1, "one"));
 }
 
 #[test]
