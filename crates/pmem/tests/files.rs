@@ -147,7 +147,7 @@ fn a_capacity_without_bounds_is_as_much_as_there_is() {
 #[test]
 fn two_that_create_a_store_at_once_do_not_remove_each_others() {
     let place = Place::new();
-    for _ in 0..300 {
+    for _ in 0..2000 {
         let together = std::sync::Barrier::new(2);
         let create = || {
             together.wait();
