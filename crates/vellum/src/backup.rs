@@ -423,9 +423,9 @@ impl Target {
     fn open_unfinished(&self, beginning: &[u8]) -> Result<Arc<dyn File>> {
         let name = self.unfinished();
         let made = self.directory_path().join(&name);
-        let is_file = |about: std::fs::Metadata| about.is_file();
         // A symbolic link is not followed: what it leads to is not an unfinished file.
-        if self.path.is_some() && !std::fs::symlink_metadata(&made).map_or(true, is_file) {
+        let is_foreign = |about: std::fs::Metadata| !about.is_file();
+        if self.path.is_some() && std::fs::symlink_metadata(&made).is_ok_and(is_foreign) {
             return Err(Error::UnfinishedExists { path: made });
         }
         let file = self.open(&name, CreateMode::OpenOrCreate)?;
