@@ -57,7 +57,7 @@ fn a_log_that_is_lost_is_a_loss_for_all() {
     // The file of each segment is cut, then all are gone, and then the directory is.
     std::fs::remove_file(place.path("d-log/buffer")).unwrap();
     for path in segments(&place) {
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();
     }
     all_say("what is in its log only");
     for path in segments(&place) {

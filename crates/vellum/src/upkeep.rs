@@ -89,7 +89,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     let mut rounds = 0;
-                    while rounds < 20 {
+                    while rounds < 10 {
                         let database = match Database::open_or_create(&path, &options) {
                             Err(error) if error.kind() == ErrorKind::Busy => continue,
                             opened => opened.unwrap(),
