@@ -29,7 +29,8 @@ use std::{
 /// while something has to be read, the task waits, not the thread.
 ///
 /// Entries may be taken from both ends in turn: each entry comes once. It returns the same entries as [`Entries`];
-/// after an error it ends. Dropping a future of a step loses no entry: the next step returns it.
+/// after an error it ends. Dropping a future of a step loses no entry: the next step at that end returns it, or one at
+/// the other end that finds no other entry left.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -102,20 +103,29 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
     }
 
     fn poll_of(&mut self, end: End, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
-        if self.entries.has_ended() {
-            return Poll::Ready(None);
-        }
-        self.step(end, context).map(|entry| self.entries.shown(entry))
+        self.step(end, context).map(|entry| {
+            if entry.is_err() {
+                (self.front, self.back) = Default::default();
+            }
+            self.entries.shown(entry)
+        })
     }
 
-    /// The entry at an end.
+    /// The entry at an end. After the ends have met, what remains is what they wait for: each takes its own first, then
+    /// the other's.
     fn step(&mut self, end: End, context: &mut Context<'_>) -> Poll<Result<Option<KeyAndValue<K, V>>>> {
         let (table, source) = self.entries.source();
-        let wait = match end {
-            End::Front => &mut self.front,
-            End::Back => &mut self.back,
+        let (wait, other) = match end {
+            End::Front => (&mut self.front, &mut self.back),
+            End::Back => (&mut self.back, &mut self.front),
         };
         loop {
+            if self.entries.has_ended() && wait.key.is_none() {
+                if other.key.is_none() {
+                    return Poll::Ready(Ok(None));
+                }
+                std::mem::swap(wait, other);
+            }
             let mut fetched = None;
             if let Some(slot) = &wait.fetch {
                 let mut state = lock(&slot.state);
@@ -154,7 +164,10 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
                 continue;
             }
             wait.fetches = 0;
-            let Some(entry) = self.entries.advance(end)? else { return Poll::Ready(Ok(None)) };
+            let Some(entry) = self.entries.advance(end)? else {
+                self.entries.end();
+                continue;
+            };
             match entry.inline_value() {
                 Some(value) => {
                     let value = table.value_of::<V>(value.into())?;

@@ -243,10 +243,15 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     pub(crate) fn shown<T>(&mut self, entry: Result<Option<T>>) -> Option<Result<T>> {
         self.count_down();
         if !matches!(entry, Ok(Some(_))) {
-            self.has_ended = true;
-            (self.unused, self.front, self.back) = (None, None, None);
+            self.end();
         }
         entry.transpose()
+    }
+
+    /// Nothing remains at either end.
+    pub(crate) fn end(&mut self) {
+        self.has_ended = true;
+        (self.unused, self.front, self.back) = (None, None, None);
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -160,6 +160,56 @@ fn a_step_that_is_dropped_loses_no_entry() {
 }
 
 #[test]
+fn an_entry_that_one_end_waits_for_comes_though_the_ends_have_met() {
+    let file = SimulatedFile::new(56);
+    let (database, table) = cold(&file);
+    file.set_faults(Faults { delay_max: Duration::from_millis(2), ..Faults::default() });
+    let transaction = database.begin().unwrap();
+    let (mut context, mut waited) = (Context::from_waker(Waker::noop()), 0);
+    for (round, first) in (101..4000u64).step_by(101).enumerate() {
+        let asked_first = round.is_multiple_of(2);
+        let entries_of = |keys: std::ops::Range<u64>| {
+            let range = keys.start.to_be_bytes()..keys.end.to_be_bytes();
+            if round % 4 < 2 { table.range_async(range) } else { transaction.range_async(&table, range) }
+                .unwrap()
+        };
+        // The first and the last value are large ones. A loop asks both ends in turn and waits for neither.
+        let mut entries = entries_of(first..first + 102);
+        let (mut found, mut has_ended, mut is_front) = (BTreeMap::new(), [false; 2], asked_first);
+        while has_ended != [true; 2] {
+            let entry =
+                if is_front { entries.poll_next(&mut context) } else { entries.poll_next_back(&mut context) };
+            match entry {
+                Poll::Ready(Some(entry)) => {
+                    let (key, value) = entry.unwrap();
+                    assert!(found.insert(key, value).is_none(), "an entry came twice");
+                }
+                Poll::Ready(None) => has_ended[usize::from(is_front)] = true,
+                Poll::Pending => {}
+            }
+            is_front = !is_front;
+        }
+        assert!(found.into_iter().collect::<Pairs>() == expected(first..first + 102), "from {first}");
+        // The key is in memory and its value is not. The step that waits for it is dropped, and the other end is asked.
+        assert!(table.contains((first + 202).to_be_bytes()).unwrap());
+        let mut entries = entries_of(first + 202..first + 203);
+        let polled =
+            if asked_first { entries.poll_next(&mut context) } else { entries.poll_next_back(&mut context) };
+        waited += usize::from(polled.is_pending());
+        let rest = block_on(async {
+            match (polled, asked_first) {
+                (Poll::Ready(entry), _) => entry,
+                (Poll::Pending, true) => entries.next_back().await,
+                (Poll::Pending, false) => entries.next().await,
+            }
+        });
+        assert_eq!(rest.map(|entry| entry.unwrap().1), Some(value(first + 202, 1)));
+        block_on(async { assert!(entries.next().await.is_none() && entries.next_back().await.is_none()) });
+    }
+    assert!(waited > 5, "hardly anything had to wait: {waited}");
+}
+
+#[test]
 fn a_transaction_sees_one_moment_and_its_own_changes() {
     let file = SimulatedFile::new(52);
     let (database, table) = cold(&file);
