@@ -35,7 +35,7 @@ pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer}
 pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{
-    Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Lookups, Relocation, Salvaged,
-    Task, Tree, TreeHints, TreeReport, TreeShape, WriteMode, Written,
+    Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Lookups, Prepared, Relocation,
+    Salvaged, Task, Tree, TreeHints, TreeReport, TreeShape, WriteMode, Written,
 };
 pub use value::Value;

@@ -2,6 +2,7 @@
 
 use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
 use std::{io::Read, ops::Range};
+use vellum_access::AccessError;
 use vellum_pool::PoolError;
 
 /// Operations that only values of bytes have.
@@ -168,8 +169,8 @@ impl Transaction {
         table.handle.reader(self.read_keys(&table.handle, [&key])?, key.as_ref())
     }
 
-    /// Stores the next `length` bytes of `source` under a key, without holding all of them in memory. See
-    /// [`Table::put_from`].
+    /// Stores the next `length` bytes of `source` under a key, without holding all of them in memory. `source` may use
+    /// this transaction. See [`Table::put_from`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -185,7 +186,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As for [`put`](Self::put). If `source` fails or ends too early, nothing has happened.
+    /// As for [`put`](Self::put). If `source` fails or ends too early, nothing has happened, and the transaction may go
+    /// on.
     pub fn put_from<K: KeyType + ?Sized>(
         &self,
         table: &Table<K>,
@@ -193,8 +195,14 @@ impl Transaction {
         length: u64,
         source: &mut dyn Read,
     ) -> Result<Put> {
-        let key = key.encoded();
-        let written = self.write(&table.handle, |tree| tree.upsert_from(key.as_ref(), length, source))?;
-        Ok(written.into())
+        let (key, handle) = (key.encoded(), &table.handle);
+        self.check()?;
+        let tree = handle.tree_of(&self.open)?.with_view(self.writing()?);
+        // The source may use this transaction, so no other change waits for it.
+        let prepared = tree.prepare(key.as_ref(), length, source).map_err(|error| match error {
+            error @ AccessError::Source(_) => handle.named(error),
+            error => self.die(handle.named(error)),
+        })?;
+        Ok(self.write(handle, |tree| tree.upsert_prepared(key.as_ref(), prepared))?.into())
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, KeyBuffer, KeyRange, KeyType, Prefix, Put, Result,
     Table, Transaction, ValueType,
     entries::{Reads, Source},
-    handle::{Exchange, Handle, exchange},
+    handle::{Exchange, Handle},
     nested,
 };
 use std::ops::Bound;
@@ -245,7 +245,8 @@ impl Transaction {
     }
 
     /// Replaces the value of a key with the result of `change`, which may have any length. `None` stands for no value,
-    /// both as the argument and as the result. See [`Table::update_with`].
+    /// both as the argument and as the result. `change` may use this transaction; if that changes the same value,
+    /// `change` is called again. See [`Table::update_with`].
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`put`](Self::put).
@@ -324,7 +325,20 @@ impl Transaction {
         key: &[u8],
         mut change: impl FnMut(Option<&[u8]>) -> Result<Exchange<B>>,
     ) -> Result<()> {
-        let done = self.write(table, |tree| exchange(tree, key, &mut change))?;
+        let done = loop {
+            let held = self.write(table, |tree| tree.held(key))?;
+            // It may use this transaction, so it runs between two changes, and not in one.
+            let new = match change(held.value()) {
+                Ok(Exchange::Store(new)) => Some(new),
+                Ok(Exchange::Remove) => None,
+                Ok(Exchange::Keep) => break Ok(()),
+                Err(error) => break Err(error),
+            };
+            let new = new.as_ref().map(AsRef::as_ref);
+            if self.write(table, |tree| tree.exchange(key, &held, new))? {
+                break Ok(());
+            }
+        };
         self.note_unchanged(table, key, true)?;
         done
     }

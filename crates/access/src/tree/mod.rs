@@ -36,7 +36,7 @@ pub use batch::{Batch, Lookups};
 pub use bulk::BulkLoad;
 pub use change::exchange::Held;
 pub use change::relocate::Relocation;
-pub use change::write::{WriteMode, Written};
+pub use change::write::{Prepared, WriteMode, Written};
 pub use check::{TreeReport, TreeShape};
 pub use hints::TreeHints;
 pub use read::blob_reader::BlobReader;

@@ -161,3 +161,80 @@ fn what_does_not_fit_leaves_the_value() {
     assert_eq!(swapped.unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(table.get("a").unwrap(), Some([1, 2]));
 }
+
+/// A source whose first read changes something through a transaction.
+struct Source<'t>(Option<&'t dyn Fn()>);
+
+impl std::io::Read for Source<'_> {
+    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(change) = self.0.take() {
+            change();
+        }
+        target.fill(b's');
+        Ok(target.len())
+    }
+}
+
+#[test]
+fn what_a_transaction_calls_for_a_value_may_use_the_transaction() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    // In a thread, because it would wait for itself for ever.
+    let thread = std::thread::spawn(move || {
+        let (_directory, database) = database(true);
+        let table = database.create_table("t").unwrap();
+        table.put("value", "old").unwrap();
+        let transaction = database.begin().unwrap();
+        let savepoint = transaction.savepoint();
+        let mut seen = Vec::new();
+        let change = |value: Option<Vec<u8>>| {
+            seen.push(value.clone());
+            transaction.put(&table, "beside", "1").unwrap();
+            transaction.get_for_update(&table, "reserved").unwrap();
+            transaction.create_table(format!("table {}", seen.len()).as_str()).unwrap();
+            match seen.len() {
+                // What it was called with is there no more.
+                1 => _ = transaction.put(&table, "value", "other").unwrap(),
+                2 => transaction.clear_table("t").unwrap(),
+                3 => _ = transaction.put(&table, "value", vec![9; 5000]).unwrap(),
+                4 => transaction.rollback_to(savepoint).unwrap(),
+                _ => {}
+            }
+            Some("new")
+        };
+        transaction.update_with(&table, "value", change).unwrap();
+        let old = |value: &str| Some(value.as_bytes().to_vec());
+        assert_eq!(seen, [old("old"), old("other"), None, Some(vec![9; 5000]), old("old")]);
+        assert_eq!(transaction.get(&table, "value").unwrap(), old("new"));
+        for length in [10, 100_000] {
+            let put = || _ = transaction.put(&table, "source", length.to_string()).unwrap();
+            transaction.put_from(&table, "large", length, &mut Source(Some(&put))).unwrap();
+            assert_eq!(transaction.get(&table, "source").unwrap(), old(&length.to_string()));
+            assert_eq!(transaction.get(&table, "large").unwrap().unwrap(), vec![b's'; length as usize]);
+        }
+        transaction.commit().unwrap();
+        assert_eq!((table.get("value").unwrap(), table.get("beside").unwrap()), (old("new"), old("1")));
+        assert!(database.verify(&mut |_| ()).problems.is_empty());
+        sender.send(()).unwrap();
+    });
+    let done = receiver.recv_timeout(std::time::Duration::from_secs(60));
+    assert!(done != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it waits for itself");
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_source_that_fails_leaves_the_transaction_as_it_was() {
+    let (_directory, database) = database(true);
+    let table = database.create_table("t").unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "before", "1").unwrap();
+    for length in [10, 5000, 1 << 20] {
+        let error = transaction.put_from(&table, "none", length, &mut &b"few"[..]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert_eq!(transaction.get(&table, "none").unwrap(), None);
+    }
+    transaction.put(&table, "after", "2").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(table.count(..).unwrap(), 2);
+    let report = database.verify(&mut |_| ());
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}

@@ -62,6 +62,23 @@ impl From<WriteMode> for Mode<'_> {
     }
 }
 
+/// A value that is about to be stored: see [`Tree::prepare`]. If it is dropped instead, its space is free again.
+#[must_use]
+pub struct Prepared<'p, P: Pager> {
+    pager: &'p P,
+    small: Vec<u8>,
+    /// The extent of a large value.
+    large: Option<BlobReference>,
+}
+
+impl<P: Pager> Drop for Prepared<'_, P> {
+    fn drop(&mut self) {
+        if let Some(reference) = self.large.take() {
+            abandon(self.pager, reference);
+        }
+    }
+}
+
 /// The result of an attempt to put a record into its leaf; `None` if the leaf is full.
 type Placed = Result<Result<Option<Written>, Claim>, Interrupt>;
 
@@ -104,16 +121,43 @@ impl<'p, P: Pager> Tree<'p, P> {
         length: u64,
         source: &mut dyn Read,
     ) -> Result<Written, AccessError> {
+        self.upsert_prepared(key, self.prepare(key, length, source)?)
+    }
+
+    /// Reads the next `length` bytes of `source`, which are to be stored under `key` by
+    /// [`upsert_prepared`](Self::upsert_prepared). A large value is written to its place. The tree stays as it is.
+    ///
+    /// # Errors
+    /// As for [`upsert_from`](Self::upsert_from).
+    pub fn prepare(
+        &self,
+        key: &[u8],
+        length: u64,
+        source: &mut dyn Read,
+    ) -> Result<Prepared<'p, P>, AccessError> {
         check_key(key)?;
         if length > MAX_VALUE_BYTES {
             return Err(AccessError::ValueTooLong { bytes: length });
         }
+        let (pager, mut small, mut large) = (self.pager, Vec::new(), None);
         if is_inline(key, length) {
-            let mut value = vec![0; length as usize];
-            source.read_exact(&mut value).map_err(AccessError::Source)?;
-            return self.upsert(key, &value);
+            small.resize(length as usize, 0);
+            source.read_exact(&mut small).map_err(AccessError::Source)?;
+        } else {
+            large = Some(write_blob(pager, length, source)?);
         }
-        self.write_blob(key, length, source, Mode::Upsert)
+        Ok(Prepared { pager, small, large })
+    }
+
+    /// [`upsert`](Self::upsert) of a value that was prepared for this key.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn upsert_prepared(&self, key: &[u8], mut value: Prepared<'p, P>) -> Result<Written, AccessError> {
+        match value.large.take() {
+            Some(reference) => self.place_blob(key, reference, Mode::Upsert),
+            None => self.upsert(key, &value.small),
+        }
     }
 
     /// Removes `key` and its value; returns whether it was there.
