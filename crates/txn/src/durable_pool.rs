@@ -315,6 +315,11 @@ impl DurablePool {
         self.single.transactions.begun_here(tree, key)
     }
 
+    /// The numbers of the open transactions that this thread began, and where it began them.
+    pub fn begun_by_this_thread(&self) -> Vec<(u64, &'static Location<'static>)> {
+        self.single.transactions.begun_by_this_thread()
+    }
+
     /// Whether transactions are open.
     pub fn has_transactions(&self) -> bool {
         !self.single.transactions.none_open()

@@ -113,6 +113,8 @@ struct State {
     open: usize,
     /// The open snapshots, in the order in which they were taken.
     snapshots: VecDeque<Begun>,
+    /// Those that have been ended, as long as their transactions are open, in the same order.
+    ended: VecDeque<Begun>,
     /// The open transactions that change something, each with a place before its first record, ordered by place.
     writers: VecDeque<(Lsn, u64)>,
     /// What ended transactions have left behind, in the order of their commits.
@@ -178,11 +180,12 @@ impl Snapshot {
 /// The state of the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
-    /// How many transactions are open.
+    /// How many transactions are open, those included whose snapshots have been ended.
     pub open: usize,
     /// How many leaves are kept as they were for old snapshots.
     pub kept_leaves: usize,
-    /// The snapshot that holds back the most.
+    /// The transaction that holds back the most: one whose snapshot has been ended and that has changed something, or
+    /// else the oldest snapshot.
     pub oldest: Option<OldestSnapshot>,
     /// How many records have earlier versions.
     pub records: usize,
@@ -221,6 +224,7 @@ impl Transactions {
             time: 1,
             open: 0,
             snapshots: VecDeque::new(),
+            ended: VecDeque::new(),
             writers: VecDeque::new(),
             leftovers: VecDeque::new(),
             changed_bytes: 0,
@@ -281,9 +285,15 @@ impl Transactions {
     pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
         self.publish_private();
         let keeper = self.versions.keeper(tree, key)?;
+        self.begun_by_this_thread().into_iter().find(|(id, _)| *id == keeper).map(|(_, place)| place)
+    }
+
+    /// The open transactions that this thread began, and where it began them.
+    pub fn begun_by_this_thread(&self) -> Vec<(u64, &'static Location<'static>)> {
+        let thread = thread::current().id();
         let state = self.lock();
-        let begun = state.snapshots.iter().find(|begun| begun.id == keeper)?;
-        (begun.thread == thread::current().id()).then_some(begun.place)
+        let own = state.all_open().filter(|begun| begun.thread == thread);
+        own.map(|begun| (begun.id, begun.place)).collect()
     }
 
     /// Whether a snapshot has been ended, so that answers from versions obtained before this call are void.
@@ -467,6 +477,8 @@ impl Transactions {
         // If its snapshot was ended before, its transaction is still open: single operations must heed its changes.
         if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
             state.snapshots.remove(index);
+        } else {
+            state.ended.retain(|begun| begun.id != snapshot.id);
         }
         state.open -= 1;
         let is_last = state.open == 0;
@@ -481,9 +493,9 @@ impl Transactions {
                 Some(time) => {
                     // Release, and before versions are forgotten: see `is_ended`.
                     self.ended_before.0.store(time + 1, Ordering::Release);
-                    while state.snapshots.front().is_some_and(|begun| begun.time <= time) {
-                        state.snapshots.pop_front();
-                    }
+                    let count = state.snapshots.partition_point(|begun| begun.time <= time);
+                    let State { snapshots, ended, .. } = &mut *state;
+                    ended.extend(snapshots.drain(..count));
                 }
                 None => {
                     state.join_at(snapshot.time);
@@ -575,7 +587,7 @@ impl Transactions {
     pub fn keeps_log(&self) -> Option<&'static Location<'static>> {
         let state = self.lock();
         let (_, id) = *state.writers.front()?;
-        state.snapshots.iter().find(|begun| begun.id == id).map(|begun| begun.place)
+        state.all_open().find(|begun| begun.id == id).map(|begun| begun.place)
     }
 
     /// Whether a transaction has changed something that is neither committed nor undone.
@@ -592,7 +604,10 @@ impl Transactions {
         let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
         // Last: under it no versions are looked at.
         let state = self.lock();
-        let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
+        // One that has been ended holds back the log of its changes, if it has made any.
+        let is_writer = |begun: &&Begun| state.writers.iter().any(|(_, id)| *id == begun.id);
+        let oldest = state.ended.iter().find(is_writer).or(state.snapshots.front());
+        let oldest = oldest.map(|begun| OldestSnapshot {
             transaction: begun.id,
             age: begun.when.elapsed(),
             begun_at: begun.place,
@@ -601,7 +616,7 @@ impl Transactions {
         });
         History {
             kept_leaves: self.versions.generations().images(),
-            open: state.snapshots.len(),
+            open: state.open,
             oldest,
             records,
             versions,
@@ -779,6 +794,11 @@ impl State {
     /// The open snapshots that are not covered.
     fn others(&self) -> impl Iterator<Item = &Begun> {
         self.snapshots.range(self.covered_count()..)
+    }
+
+    /// The open transactions, those first whose snapshots have been ended.
+    fn all_open(&self) -> impl Iterator<Item = &Begun> {
+        self.ended.iter().chain(&self.snapshots)
     }
 
     fn covered_count(&self) -> usize {

@@ -95,11 +95,17 @@ pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Erro
 #[cold]
 pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
     let (durable, catalog) = (&inner.durable, catalog::tree(inner.durable.pool()));
-    if table == CATALOG {
-        return durable.begun_here(catalog.root(), key);
+    let root_of = |name: &str| Some(catalog::find(catalog.with_view(durable.view()), name).ok()??.root);
+    if table != CATALOG {
+        return durable.begun_here(root_of(table)?, key);
     }
-    let found = catalog::find(catalog.with_view(durable.view()), table).ok()??;
-    durable.begun_here(found.root, key)
+    durable.begun_here(catalog.root(), key).or_else(|| {
+        // The table is kept by a transaction that has changed its records, or is loading it.
+        let root = root_of(str::from_utf8(key).ok()?)?;
+        let table = inner.lock().get(&root).and_then(Weak::upgrade)?;
+        let own = durable.begun_by_this_thread();
+        own.into_iter().find(|(transaction, _)| table.is_used_by(*transaction)).map(|(_, place)| place)
+    })
 }
 
 /// Whether a transaction keeps others from changing a record, or a table.

@@ -6,7 +6,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use vellum::{Database, Error, ErrorKind, Result, Table, Transaction, TransactionOptions};
+use vellum::{Database, Error, ErrorKind, Result, SnapshotLimit, Table, Transaction, TransactionOptions};
 
 type Work = fn(&Database, &Table, &Transaction) -> Result<()>;
 
@@ -134,6 +134,72 @@ fn a_run_that_is_given_a_time_ends() {
     database.run_with(options, |transaction| transaction.put(&table, "hot", "2")).unwrap();
 }
 
+/// Runs what conflicts with a transaction that was begun in this line.
+fn assert_held((database, table): (&Database, &Table), work: Work, line: u32) {
+    let begun = Instant::now();
+    let running = || {
+        let error = database.run(|transaction| {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is tried again for ever");
+            work(database, table, transaction)
+        });
+        error.unwrap_err()
+    };
+    let error = running();
+    assert!(begun.elapsed() >= Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(matches!(error, Error::HeldByThread { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("nested_runs.rs:{line}")), "{error}");
+}
+
+#[test]
+fn a_conflict_about_a_table_with_a_transaction_that_the_thread_has_begun_says_so() {
+    let (_directory, database) = database();
+    let tables = ["changed", "loaded"].map(|name| database.create_table(name).unwrap());
+    let held = database.begin().unwrap();
+    let line = line!() - 1;
+    held.put(&tables[0], "hot", "1").unwrap();
+    let loader = held.bulk_loader(&tables[1]).unwrap();
+    let works: [(usize, Work); 4] = [
+        (0, |_, _, transaction| transaction.clear_table("changed")),
+        (0, |_, _, transaction| transaction.drop_table("changed")),
+        (0, |_, table, transaction| transaction.bulk_load(table, [("a", "b")]).map(drop)),
+        (1, |_, table, transaction| transaction.put(table, "a", "b").map(drop)),
+    ];
+    let short = TransactionOptions::default().retry_for(Duration::from_millis(20));
+    thread::scope(|scope| {
+        // For another thread it is a conflict like any other.
+        let other = scope.spawn(|| database.run_with(short, |other| other.clear_table("changed")));
+        assert!(matches!(other.join().unwrap(), Err(Error::Conflict { committed: false, .. })));
+    });
+    for (table, work) in works {
+        assert_held((&database, &tables[table]), work, line);
+    }
+    drop(loader);
+    held.rollback().unwrap();
+    database.run(|transaction| transaction.clear_table("changed")).unwrap();
+}
+
+#[test]
+fn a_conflict_with_a_transaction_whose_snapshot_was_ended_says_so_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options().snapshot_limit(SnapshotLimit::default().bytes(100));
+    let database = Database::create(directory.path().join("database"), &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    let held = database.begin().unwrap();
+    let line = line!() - 1;
+    held.put(&table, "hot", "1").unwrap();
+    (0..100).for_each(|byte| _ = table.put("other", [byte; 100]).unwrap());
+    assert_eq!(held.get(&table, "hot").unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    let history = database.history();
+    let oldest = history.oldest.unwrap();
+    assert_eq!((history.open, oldest.transaction, oldest.begun_at.line()), (1, held.id(), line));
+    assert!(history.log_bytes > 0);
+    assert_held((&database, &table), |_, table, other| other.put(table, "hot", "2").map(drop), line);
+    drop(held);
+    let history = database.history();
+    assert_eq!((history.open, history.oldest, history.log_bytes), (0, None, 0));
+    database.run(|transaction| transaction.put(&table, "hot", "2").map(drop)).unwrap();
+}
+
 #[test]
 fn a_conflict_with_a_transaction_that_the_thread_has_begun_ends_and_says_so() {
     let (_directory, database) = database();
@@ -151,11 +217,7 @@ fn a_conflict_with_a_transaction_that_the_thread_has_begun_ends_and_says_so() {
         |_, _, transaction| transaction.create_table("new").map(drop),
     ];
     for work in works {
-        let begun = Instant::now();
-        let error = database.run(|transaction| work(&database, &table, transaction)).unwrap_err();
-        assert!((5..60).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
-        assert!(matches!(error, Error::HeldByThread { .. }), "{error}");
-        assert!(error.to_string().contains(&format!("nested_runs.rs:{line}")), "{error}");
+        assert_held((&database, &table), work, line);
     }
     let short = TransactionOptions::default().retry_for(Duration::from_millis(20));
     // For another thread it is a conflict like any other.

@@ -105,7 +105,11 @@ fn one_that_holds_back_too_much_is_ended_and_younger_ones_are_not() {
     assert_too_old(old.put(&table, [99], "new"));
     assert_too_old(old.remove(&table, [3]));
     let history = database.history();
-    assert_eq!(history.oldest.unwrap().transaction, young.id());
+    assert_eq!(
+        (history.open, history.oldest.unwrap().transaction),
+        (2, old.id()),
+        "it keeps its changes' log"
+    );
     assert_eq!(history.versions, 31, "what the young one needs, and a record that the old one has changed");
     assert_eq!(young.get(&table, [3]).unwrap().unwrap(), [0; 500]);
     assert_eq!(young.get(&table, [30]).unwrap().unwrap(), [30; 500]);
@@ -114,6 +118,8 @@ fn one_that_holds_back_too_much_is_ended_and_younger_ones_are_not() {
     assert_too_old(old.commit());
     assert_eq!(table.get("mine").unwrap(), None);
     table.put("mine", "other").unwrap();
+    let history = database.history();
+    assert_eq!((history.open, history.oldest.unwrap().transaction), (1, young.id()));
     young.commit().unwrap();
     assert_eq!(database.history().records, 0);
     assert!(database.verify(&mut |_| ()).problems.is_empty());
