@@ -110,17 +110,23 @@ struct Mark;
 impl Mark {
     /// None if the thread is compacting the database already.
     fn set(database: usize) -> Option<Self> {
-        COMPACTING.with_borrow_mut(|compacting| {
+        let is_new = COMPACTING.try_with(|compacting| {
+            let mut compacting = compacting.borrow_mut();
             let is_new = !compacting.contains(&database);
-            is_new.then(|| compacting.push(database)).map(|()| Self)
-        })
+            if is_new {
+                compacting.push(database);
+            }
+            is_new
+        });
+        // A thread that is about to end notes nothing.
+        is_new.unwrap_or(true).then_some(Self)
     }
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
         // Marks end in the opposite order.
-        COMPACTING.with_borrow_mut(Vec::pop);
+        let _ = COMPACTING.try_with(|compacting| compacting.borrow_mut().pop());
     }
 }
 

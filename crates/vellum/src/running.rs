@@ -41,32 +41,38 @@ pub(crate) struct Running(());
 impl Running {
     pub fn begin(inner: &Arc<Inner>, transaction: &Arc<vellum_txn::Transaction>) -> Self {
         let (database, transaction) = (address(inner), transaction.clone());
-        RUNNING.with_borrow_mut(|running| running.push(Frame { database, transaction, is_passed_by: false }));
+        change_running(|running| running.push(Frame { database, transaction, is_passed_by: false }));
         Self(())
     }
 
     /// Whether this thread has changed and committed something in the database inside the transaction but not through
     /// it.
     pub fn is_passed_by(&self) -> bool {
-        RUNNING.with_borrow(|running| running.last().is_some_and(|frame| frame.is_passed_by))
+        let is_passed_by = |frame: &Frame| frame.is_passed_by;
+        RUNNING.try_with(|running| running.borrow().last().is_some_and(is_passed_by)).unwrap_or_default()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // Transactions end in the opposite order.
-        RUNNING.with_borrow_mut(Vec::pop);
+        change_running(|running| drop(running.pop()));
     }
 }
 
 /// Notes that this thread has changed and committed something, as a transaction.
 pub(crate) fn note_commit(inner: &Arc<Inner>) {
-    RUNNING.with_borrow_mut(|running| {
+    change_running(|running| {
         running
             .iter_mut()
             .filter(|frame| frame.database == address(inner))
             .for_each(|frame| frame.is_passed_by = true);
     });
+}
+
+/// Changes the list of this thread. A thread that is about to end has none: nothing that it runs then is nested.
+fn change_running(change: impl FnOnce(&mut Vec<Frame>)) {
+    let _ = RUNNING.try_with(|running| change(&mut running.borrow_mut()));
 }
 
 fn address(inner: &Arc<Inner>) -> usize {
@@ -78,7 +84,7 @@ fn address(inner: &Arc<Inner>) -> usize {
 #[cold]
 pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Error {
     let Error::Conflict { table, key, committed: false } = error else { return error };
-    let mut own = RUNNING.with_borrow(Clone::clone);
+    let mut own = RUNNING.try_with(|running| running.borrow().clone()).unwrap_or_default();
     if is_dead {
         own.pop();
     }

@@ -36,7 +36,8 @@ pub(crate) struct Record {
 impl Record {
     /// The record of a change of the tree with this root.
     pub(super) fn new(tree: PageId) -> Box<Self> {
-        let mut record = SPARE.take().unwrap_or_default();
+        // Fails if the thread is about to end.
+        let mut record = SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default();
         record.bytes.clear();
         record.bytes.extend_from_slice(&[0; TREE_AT]);
         record.bytes.extend_from_slice(&tree.0.to_le_bytes());
@@ -166,7 +167,7 @@ impl Record {
     /// Leaves the memory to the next record of this thread.
     pub(super) fn recycle(self: Box<Self>) {
         if self.bytes.capacity() <= SPARE_BYTES_MAX {
-            SPARE.set(Some(self));
+            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
         }
     }
 }

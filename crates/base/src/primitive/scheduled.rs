@@ -335,9 +335,8 @@ impl<T> Local<T> {
         self.0.with(work)
     }
 
-    /// Never fails: shuttle drops a thread's values when nothing of the thread runs any more.
-    pub fn try_with<R>(&'static self, work: impl FnOnce(&T) -> R) -> Result<R, std::thread::AccessError> {
-        Ok(self.0.with(work))
+    pub fn try_with<R>(&'static self, work: impl FnOnce(&T) -> R) -> Result<R, shuttle::thread::AccessError> {
+        self.0.try_with(work)
     }
 }
 

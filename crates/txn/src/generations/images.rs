@@ -60,17 +60,18 @@ impl Images {
             static LAST: RefCell<Option<(u64, Rc<LeafImage>)>> = const { RefCell::new(None) };
         }
         let Some(images) = self.of(tree) else { return Ok(None) };
-        let last = LAST.with_borrow(|last| {
-            last.as_ref()
-                .filter(|(of, image)| *of == images.number && image.covers(key))
-                .map(|(_, image)| image.clone())
+        // Fails, as below, if the thread is about to end.
+        let last = LAST.try_with(|last| {
+            let last = last.borrow();
+            let (_, image) = last.as_ref().filter(|(of, image)| *of == images.number && image.covers(key))?;
+            Some(image.clone())
         });
-        if last.is_some() {
-            return Ok(last);
+        if let Ok(Some(last)) = last {
+            return Ok(Some(last));
         }
         let image = images.find(key)?.map(Rc::new);
         if let Some(image) = &image {
-            LAST.set(Some((images.number, image.clone())));
+            let _ = LAST.try_with(|last| last.replace(Some((images.number, image.clone()))));
         }
         Ok(image)
     }

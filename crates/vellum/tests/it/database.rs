@@ -1,7 +1,7 @@
 //! The published interface, as a user meets it.
 
 use std::io::Read;
-use vellum::{Database, Durability, Error, ErrorKind, Options, Put, Table, TableOptions};
+use vellum::{Database, Durability, Error, ErrorKind, Options, Put, Table, TableOptions, Transaction};
 
 fn options() -> Options {
     Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 32)
@@ -219,4 +219,58 @@ fn ranges_are_removed_at_one_moment_and_of_plain_tables_one_by_one() {
     assert_eq!(snapshot.count(&versions, ..).unwrap(), 14);
     database.rename_table("versions", "renamed").unwrap();
     assert_eq!(keys(&database.table("renamed").unwrap()), [1, 2, 3, 4]);
+}
+
+/// Uses a database when the thread ends.
+struct AtTheEnd {
+    table: Table,
+    database: Database,
+    transactions: Vec<Transaction>,
+}
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        let Self { table, database, transactions } = self;
+        transactions.pop().unwrap().commit().unwrap();
+        transactions.pop().unwrap().rollback().unwrap();
+        transactions.clear();
+        table.put("b", "2").unwrap();
+        table.modify("b", |value| value[0] += 1).unwrap();
+        database.run(|transaction| transaction.put(table, "c", "3").map(drop)).unwrap();
+        assert_eq!(
+            table.range(..).unwrap().map(|entry| entry.unwrap().1).collect::<Vec<_>>(),
+            [b"1", b"3", b"3"]
+        );
+        database.compact(|_| true).unwrap();
+        database.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_thread_that_ends_can_use_the_database_in_its_last_moments() {
+    thread_local! {
+        static HELD: std::cell::RefCell<Option<AtTheEnd>> = const { std::cell::RefCell::new(None) };
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    let held = AtTheEnd { table: table.clone(), database: database.clone(), transactions: Vec::new() };
+    let thread = std::thread::spawn(move || {
+        // What a thread has used first goes last: all that Vellum keeps for it is gone then.
+        HELD.with_borrow_mut(|own| {
+            let held = own.insert(held);
+            held.database.run(|transaction| transaction.put(&held.table, "c", "0").map(drop)).unwrap();
+            held.table.modify("c", |value| value[0] += 1).unwrap();
+            held.table.range(..).unwrap().for_each(|entry| drop(entry.unwrap()));
+            held.transactions.extend((0..3).map(|_| held.database.begin().unwrap()));
+            for (transaction, key) in held.transactions.iter().zip(["x", "y", "a"]) {
+                transaction.put(&held.table, key, "1").unwrap();
+            }
+        });
+    });
+    thread.join().unwrap();
+    assert_eq!(table.get("c").unwrap(), Some(b"3".to_vec()));
+    assert_eq!(database.history().open, 0);
+    drop(table);
+    database.close().unwrap();
 }
