@@ -112,6 +112,8 @@ struct Rest {
     touched: Vec<Before>,
     /// Records changed by transactions that were committed before, with no snapshot between them and this one.
     joined: HashTable<Before>,
+    /// Those that they have only claimed.
+    joined_touched: HashTable<Before>,
     /// The large values that it has replaced, each with its tree.
     large: Vec<(PageId, BlobReference)>,
     /// Lists of records for which memory had no room.
@@ -120,7 +122,30 @@ struct Rest {
 
 impl Rest {
     fn is_empty(&self) -> bool {
-        self.touched.is_empty() && self.joined.is_empty() && self.large.is_empty() && self.spilled.is_empty()
+        self.touched.is_empty()
+            && self.joined.is_empty()
+            && self.joined_touched.is_empty()
+            && self.large.is_empty()
+            && self.spilled.is_empty()
+    }
+}
+
+/// Adds to records, without their values, those of others and new ones.
+fn join_records(
+    records: &mut HashTable<Before>,
+    mut others: HashTable<Before>,
+    new: impl Iterator<Item = Before>,
+) {
+    if records.len() < others.len() {
+        std::mem::swap(records, &mut others);
+    }
+    let without_values = new.map(|record| {
+        let without_value = record.without_value();
+        record.give_up();
+        without_value
+    });
+    for record in others.drain().chain(without_values) {
+        records.entry(record.hash(), |one| one.is_same(&record), Before::hash).or_insert(record);
     }
 }
 
@@ -131,7 +156,7 @@ impl Leftovers {
     /// Finds a changed record that a transaction with these reads has read.
     pub fn find(&self, reads: &ReadSet) -> Result<Option<Before>, PoolError> {
         let mut found = None;
-        self.for_each_record(|record| {
+        self.for_each_changed(|record| {
             if reads.has(record.tree, record.key()) {
                 found = Some(record.clone());
             }
@@ -149,7 +174,7 @@ impl Leftovers {
         exposure: Exposure,
     ) -> Self {
         let has_removals = changed.iter().any(|undo| undo.is_removal);
-        let rest = Rest { touched, joined: HashTable::new(), large, spilled: spilled.into_iter().collect() };
+        let rest = Rest { touched, large, spilled: spilled.into_iter().collect(), ..Rest::default() };
         let rest = (!rest.is_empty()).then(|| Box::new(rest));
         let is_entered = AtomicBool::new(exposure == Exposure::Entered);
         let slot = exposure.slot();
@@ -207,7 +232,8 @@ impl Leftovers {
     pub fn for_each_to_prune(&self, mut show: impl FnMut(&Before)) -> Result<(), PoolError> {
         /// No more changes than this are few.
         const FEW: usize = if cfg!(test) { 4 } else { 256 };
-        let is_small = |rest: &Rest| rest.joined.is_empty() && rest.spilled.is_empty();
+        let is_small =
+            |rest: &Rest| rest.joined.is_empty() && rest.joined_touched.is_empty() && rest.spilled.is_empty();
         if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(is_small) {
             if self.has_removals {
                 let removed = self.changed.iter().filter(|undo| undo.is_removal);
@@ -231,17 +257,37 @@ impl Leftovers {
         })
     }
 
-    /// Shows the records that were changed, some of them several times, until `show` returns `None`.
+    /// Shows the records that were changed or claimed, some of them several times, until `show` returns `None`.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        let rest = self.rest.iter().flat_map(|rest| rest.touched.iter().chain(&rest.joined_touched));
+        match rest.into_iter().try_for_each(&mut show) {
+            Some(()) => self.for_each_of(false, show),
+            None => Ok(()),
+        }
+    }
+
+    /// Shows the records that the transaction has left changed, some of them several times, until `show` returns
+    /// `None`.
+    fn for_each_changed(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        self.for_each_of(true, show)
+    }
+
+    /// Shows the records that were changed; of those in the file also the others, unless `is_changed`.
+    fn for_each_of(
+        &self,
+        is_changed: bool,
+        mut show: impl FnMut(&Before) -> Option<()>,
+    ) -> Result<(), PoolError> {
         let changed = self.changed.iter().map(|undo| &undo.before);
-        let rest = self.rest.iter().flat_map(|rest| rest.touched.iter().chain(&rest.joined));
-        let mut goes_on = changed.chain(rest).try_for_each(&mut show);
+        let joined = self.rest.iter().flat_map(|rest| &rest.joined);
+        let mut goes_on = changed.chain(joined).try_for_each(&mut show);
         for list in self.rest.iter().flat_map(|rest| &rest.spilled) {
             if goes_on.is_some() {
-                list.for_each_record(|record| {
+                let show = |record: &Before| {
                     goes_on = show(record);
                     goes_on
-                })?;
+                };
+                if is_changed { list.for_each_changed(show) } else { list.for_each_record(show) }?;
             }
         }
         Ok(())
@@ -249,22 +295,12 @@ impl Leftovers {
 
     /// Takes over what earlier commits have left behind.
     pub fn join(&mut self, mut other: Self) {
-        let rest = self.rest.get_or_insert_default();
+        let rest = &mut **self.rest.get_or_insert_default();
         let mut others = other.rest.take().unwrap_or_default();
-        if rest.joined.len() < others.joined.len() {
-            std::mem::swap(&mut rest.joined, &mut others.joined);
-        }
         let changed = other.changed.drain(..).chain(self.changed.drain(..)).map(|undo| undo.before);
-        let touched = others.touched.drain(..).chain(rest.touched.drain(..)).chain(changed);
-        let without_values = touched.map(|touched| {
-            let record = touched.without_value();
-            touched.give_up();
-            record
-        });
-        for record in others.joined.drain().chain(without_values) {
-            let place = rest.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
-            place.or_insert(record);
-        }
+        join_records(&mut rest.joined, std::mem::take(&mut others.joined), changed);
+        let touched = others.touched.drain(..).chain(rest.touched.drain(..));
+        join_records(&mut rest.joined_touched, std::mem::take(&mut others.joined_touched), touched);
         give_up_list(std::mem::take(&mut other.changed));
         give_up_list(std::mem::take(&mut self.changed));
         if rest.large.len() < others.large.len() {

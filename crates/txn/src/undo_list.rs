@@ -71,11 +71,26 @@ impl UndoList {
         Ok(taken)
     }
 
-    /// Shows all records that were changed, some of them several times, until `show` returns `None`.
-    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+    /// Shows all records that were changed or claimed, some of them several times, until `show` returns `None`.
+    pub fn for_each_record(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        self.for_each([(CHANGE, 0..self.entries), (RECORD, 0..self.records)], show)
+    }
+
+    /// Shows the records that have a change which can be undone, some of them several times, until `show` returns
+    /// `None`.
+    pub fn for_each_changed(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        self.for_each(self.live.iter().map(|numbers| (CHANGE, numbers.clone())), show)
+    }
+
+    /// Shows the records of the entries with these numbers, until `show` returns `None`.
+    fn for_each(
+        &self,
+        entries: impl IntoIterator<Item = (u8, Range<u64>)>,
+        mut show: impl FnMut(&Before) -> Option<()>,
+    ) -> Result<(), PoolError> {
         let mut is_over = false;
-        for (kind, count) in [(CHANGE, self.entries), (RECORD, self.records)] {
-            let (lower, upper) = (numbered(kind, 0), numbered(kind, count));
+        for (kind, numbers) in entries {
+            let (lower, upper) = (numbered(kind, numbers.start), numbered(kind, numbers.end));
             let mut is_sound = true;
             self.tree.scan(Bound::Included(&lower), Bound::Excluded(&upper), |_, entry| {
                 let Some((before, _)) = decode_entry(entry) else {

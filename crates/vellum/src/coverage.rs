@@ -44,6 +44,10 @@ impl<'t> Coverage<'t> {
             return None;
         }
         let (start, end) = (Edge::lower(lower), Edge::upper(upper));
+        if start >= end {
+            // There is nothing in it to read.
+            return None;
+        }
         let request = transaction.request(tree, start.clone(), end.clone())?;
         let (from, to) = (start.clone(), start.clone());
         Some(Box::new(Self { transaction, inner, tree, request, start, end, from, to, last: Step::Forward }))

@@ -21,6 +21,7 @@ mod heaps;
 mod loading;
 mod lookups;
 mod moved;
+mod needless_conflicts;
 mod nested;
 mod nested_runs;
 mod old_archives;

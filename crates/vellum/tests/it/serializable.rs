@@ -16,31 +16,31 @@ use vellum::{
 };
 use vellum_vm::SimulatedDisk;
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     crate::support::options().durability(Durability::Deferred).isolation(IsolationLevel::Serializable)
 }
 
 /// A database whose transactions are serializable, and two tables.
-fn database(seed: u64) -> (Database, Table, Table) {
+pub(crate) fn database(seed: u64) -> (Database, Table, Table) {
     let disk = SimulatedDisk::new(seed);
     let database = Database::create_in(Arc::new(disk), "data", &options()).unwrap();
     let (table, other) = (database.create_table("table").unwrap(), database.create_table("other").unwrap());
     (database, table, other)
 }
 
-fn key(number: u32) -> [u8; 4] {
+pub(crate) fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
 /// Makes a transaction one that changes something, which nobody else does, and commits it.
-fn commit(transaction: Transaction, other: &Table) -> Result<(), Error> {
+pub(crate) fn commit(transaction: Transaction, other: &Table) -> Result<(), Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     transaction.put(other, number.to_be_bytes(), "changed").unwrap();
     transaction.commit()
 }
 
-fn assert_conflict(result: Result<(), Error>, table: &Table, key: &[u8]) {
+pub(crate) fn assert_conflict(result: Result<(), Error>, table: &Table, key: &[u8]) {
     match result {
         Err(Error::Conflict { table: of, key: found, committed: true }) => {
             assert_eq!((&of[..], &found[..]), (table.name(), key));
