@@ -4,6 +4,9 @@ use crate::{blob::MAX_VALUE_BYTES, node::MAX_KEY_BYTES};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, PoolError};
 
+/// The most levels of a tree, leaves included.
+const TREE_LEVELS_MAX: usize = 1 << u8::BITS;
+
 /// An error of a tree or a blob.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +70,16 @@ pub enum AccessError {
         "an earlier error has ended this bulk load; drop it, which frees what it wrote, and begin a new one"
     )]
     LoadFailed,
+    /// A tree has as many levels as it can have.
+    #[error(
+        "the tree at {tree} has {} levels and cannot get another one, so the record has no room there; copy its records \
+         into a new table",
+        TREE_LEVELS_MAX
+    )]
+    TreeTooHigh {
+        /// The root of the tree.
+        tree: PageId,
+    },
     /// The value was replaced or removed while it was being read in parts.
     #[error("the value was changed while it was being read in parts; read it again from its beginning")]
     ValueChanged,

@@ -407,6 +407,7 @@ impl Error {
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
+            Self::Access(AccessError::TreeTooHigh { .. }) => ErrorKind::OutOfSpace,
             Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
             Self::Access(AccessError::Conflict { .. } | AccessError::NeedsTransaction { .. }) => {
                 ErrorKind::Conflict

@@ -143,6 +143,7 @@ encoding! {
     18 Overwrite { edits }
     19 FormatObjects { contents }
     20 ObjectsImage { contents }
+    21 Rearrange { image }
 }
 
 /// A part of a record.
@@ -259,6 +260,7 @@ mod tests {
             18 => PageChange::Overwrite { edits: bytes },
             19 => PageChange::FormatObjects { contents: bytes },
             20 => PageChange::ObjectsImage { contents: bytes },
+            21 => PageChange::Rearrange { image },
             _ => return None,
         })
     }
@@ -288,7 +290,7 @@ mod tests {
     fn changes_come_back_as_they_were() {
         bolero::check!().with_type::<Vec<(u8, Vec<u8>, u64)>>().for_each(|parts| {
             let parts = parts.iter().map(|(tag, bytes, number)| {
-                (PageId(number.rotate_left(7)), change(tag % 20 + 1, bytes, *number).unwrap())
+                (PageId(number.rotate_left(7)), change(tag % 21 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
             let kind = KINDS[changes.len() % 6];

@@ -174,6 +174,11 @@ pub enum PageChange<'a> {
         /// The bytes after the page header, up to the last byte that is not zero.
         contents: &'a [u8],
     },
+    /// An inner node gets other contents, because a child has passed from it or to it or between two of its children.
+    Rearrange {
+        /// The contents.
+        image: NodeImage<'a>,
+    },
     /// Consecutive pages are allocated, each a node that was written past the log and is durable. The page is the first
     /// one.
     Nodes {
@@ -239,9 +244,10 @@ impl<'a> PageChange<'a> {
             }
             Self::Redirect { from, to } => node.redirect(from, to),
             Self::RaiseRoot { left, separator, right } => node.raise(left, separator, right),
-            Self::ReplaceRoot { image } | Self::Format { image } | Self::Image { image } => {
-                image.write_to(page)
-            }
+            Self::ReplaceRoot { image }
+            | Self::Rearrange { image }
+            | Self::Format { image }
+            | Self::Image { image } => image.write_to(page),
             _ => Err(NodeFault::NotRecorded.into()),
         }
     }

@@ -9,7 +9,29 @@ use super::{
     view::{NodeView, child_place},
     write::NodeMut,
 };
-use vellum_base::PageId;
+use vellum_base::{Bytes, PageId};
+
+impl<B: Bytes> NodeView<B> {
+    /// Whether this node and its right neighbour seem to fit into one, with a separator of this length between them.
+    /// `prefix_length` is that of their parent: the prefix of both together is as long at least.
+    pub(crate) fn might_fit_with(self, right: Self, separator_length: usize, prefix_length: usize) -> bool {
+        if !self.is_leaf() && self.count() + right.count() == 0 {
+            // There is room for one separator, whatever the fences.
+            return true;
+        }
+        let records = |view: Self| view.used_bytes().saturating_sub(view.fence_bytes());
+        let comes_down = if self.is_leaf() {
+            0
+        } else {
+            // Its entry takes the place of that of the last child on the left.
+            record_bytes(INNER_STRIDE, separator_length, 0, prefix_length) - INNER_STRIDE
+        };
+        let used = records(self) + comes_down + records(right);
+        // The fences that will remain, if the outer ones are about as long as the inner ones.
+        let fences = self.fence_bytes().min(right.fence_bytes());
+        used + fences <= self.used_bytes() + self.free_bytes()
+    }
+}
 
 impl NodeMut<'_> {
     /// Takes over the contents of the right neighbour. `separator` is the one between them in the parent:
@@ -67,4 +89,40 @@ impl NodeMut<'_> {
 fn end_keys(view: NodeView<&[u8]>) -> Option<(Vec<u8>, Vec<u8>)> {
     let last = view.count().checked_sub(1)?;
     Some((view.key(0), view.key(last)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inner(lower: &[u8], upper: &[u8], separators: &[&[u8]]) -> Vec<u8> {
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 1, Some(lower), Some(upper), PageId(1)).unwrap();
+        for separator in separators {
+            node.insert_separator(separator, PageId(2)).unwrap();
+        }
+        page
+    }
+
+    /// The separator that comes down between inner nodes counts: without it the right neighbour seems to fit, and the
+    /// left one is never tried.
+    #[test]
+    fn the_separator_that_comes_down_needs_room_too() {
+        let key = |place: u8| vec![place; MAX_KEY_BYTES];
+        let merges = |left: &[u8], right: &[u8], separator: &[u8]| {
+            let (left_view, right_view) = (NodeView::new(left), NodeView::new(right));
+            let might = left_view.might_fit_with(right_view, separator.len(), 0);
+            let mut page = left.to_vec();
+            (might, NodeMut::new(&mut page).merge_from_right(right_view, separator).is_ok())
+        };
+        let single = |lower, upper| inner(&key(lower), &key(upper), &[]);
+        let double = |lower, middle, upper| inner(&key(lower), &key(upper), &[&key(middle)]);
+        // Two with a single child always fit; one of two children has no room for another long separator.
+        assert_eq!(merges(&single(1, 2), &single(2, 3), &key(2)), (true, true));
+        assert_eq!(merges(&single(1, 2), &double(2, 3, 4), &key(2)), (false, false));
+        assert_eq!(merges(&double(1, 2, 3), &single(3, 4), &key(3)), (false, false));
+        // A short one has room.
+        let (left, right) = (inner(&key(1), &[2], &[]), inner(&[2], &key(4), &[&key(3)]));
+        assert_eq!(merges(&left, &right, &[2]), (true, true));
+    }
 }

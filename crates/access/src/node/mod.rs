@@ -111,6 +111,7 @@ mod inner_search;
 mod layout;
 mod leaf_builder;
 mod merge;
+mod pass;
 mod probe;
 mod search;
 mod separator;
@@ -138,6 +139,7 @@ pub use layout::{
     MAX_LEAF_COUNT, NODE_BYTES, ValueKind,
 };
 pub(crate) use leaf_builder::LeafBuilder;
+pub(crate) use pass::{Side, exchange_separator, pass_child};
 pub use separator::shortest_separator;
 pub use split::Split;
 pub use view::{Find, NodeView, ValueAt};

@@ -104,7 +104,7 @@ impl NodeMut<'_> {
 }
 
 /// Fills an empty page with the slots `range` of `whole`, between these fences.
-fn fill(
+pub(super) fn fill(
     bytes: &mut [u8],
     whole: NodeView<&[u8]>,
     range: Range<usize>,
@@ -269,10 +269,13 @@ impl<'a> Planner<'a> {
             Some(key) if *key < *first => make(0),
             _ => None,
         };
-        match edge {
-            Some(split) => Ok(split),
-            None => self.best(0..count, 1, |index| self.view.item(index).rest_length, make),
+        if let Some(split) = edge {
+            return Ok(split);
         }
+        let length = |index: usize| self.view.item(index).rest_length;
+        // A half without a separator has a single child, which saves nobody a step on the way down.
+        let inside = if count > 2 { self.best(1..count - 1, 1, length, make).ok() } else { None };
+        inside.map_or_else(|| self.best(0..count, 1, length, make), Ok)
     }
 
     /// The split in `range` with the shortest separator near the middle or, if that does not fit, the one nearest to

@@ -11,6 +11,7 @@ mod cursors_and_changes;
 mod damaged_files;
 mod io_faults;
 mod isolation;
+mod long_keys;
 mod modify;
 mod node_damage;
 mod node_model;

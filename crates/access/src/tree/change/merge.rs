@@ -19,11 +19,15 @@ pub(in crate::tree) fn is_sparse<B: Bytes>(view: NodeView<B>) -> bool {
 }
 
 /// How an attempt to merge ended.
-enum Merged {
+pub(in crate::tree) enum Merged {
     /// The node is not sparse, or fits with no neighbour.
     Nothing,
+    /// Two nodes became one, and the parent has enough left in it.
+    Done,
     /// Two nodes became one, and the parent has become sparse.
     ParentSparse,
+    /// An inner node has a single child, and fits with no neighbour.
+    SingleChild,
     /// The root took over its only child, and is one level lower.
     RootLowered,
 }
@@ -35,7 +39,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut level = level;
         loop {
             match self.pager.run(|| self.try_merge(key, level))? {
-                Merged::Nothing => return Ok(()),
+                Merged::Nothing | Merged::Done => return Ok(()),
+                Merged::SingleChild => return self.settle(key, level),
                 Merged::ParentSparse => level += 1,
                 Merged::RootLowered => level = level.saturating_sub(1),
             }
@@ -52,7 +57,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         match place {
             Place { parent: None, node } => self.lower_root(node),
-            Place { parent: Some((parent, at)), .. } => {
+            Place { parent: Some((parent, at)), node } => {
+                let view = NodeView::new(node.bytes());
+                let has_one_child = !view.is_leaf() && view.count() == 0;
+                node.validate()?;
                 let view = NodeView::new(parent.bytes());
                 let (index, count) = (view.child_index(at), view.count());
                 if count == 0 {
@@ -67,13 +75,30 @@ impl<'p, P: Pager> Tree<'p, P> {
                     }
                 }
                 parent.validate()?;
-                Ok(Merged::Nothing)
+                Ok(if has_one_child { Merged::SingleChild } else { Merged::Nothing })
             }
         }
     }
 
     /// Whether child `left_index` and the next child seem to fit into one page.
     fn might_fit(&self, parent: &P::Optimistic<'p>, left_index: usize) -> Result<bool, Interrupt> {
+        let (left, right) = self.pair(parent, left_index)?;
+        let view = NodeView::new(parent.bytes());
+        let mut separator = Vec::new();
+        view.append_key(left_index, &mut separator);
+        let (left_view, right_view) = (NodeView::new(left.bytes()), NodeView::new(right.bytes()));
+        let fits = left_view.might_fit_with(right_view, separator.len(), view.prefix_len());
+        left.validate()?;
+        right.validate()?;
+        Ok(fits)
+    }
+
+    /// Child `left_index` of a node and the next child, both of the level that they should have.
+    pub(in crate::tree) fn pair(
+        &self,
+        parent: &P::Optimistic<'p>,
+        left_index: usize,
+    ) -> Result<(P::Optimistic<'p>, P::Optimistic<'p>), Interrupt> {
         let view = NodeView::new(parent.bytes());
         let level = Some(view.level());
         let left = self.pager.child(parent, view.child_place(left_index))?;
@@ -82,21 +107,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         // already latched, for which it would wait for ever.
         self.level_of(&left, level)?;
         self.level_of(&right, level)?;
-        let (left_view, right_view) = (NodeView::new(left.bytes()), NodeView::new(right.bytes()));
-        let records = |view: NodeView<_>| view.used_bytes().saturating_sub(view.fence_bytes());
-        let used = records(left_view) + records(right_view);
-        // The fences that will remain, if the outer ones are about as long as the inner ones.
-        let fences = left_view.fence_bytes().min(right_view.fence_bytes());
-        let fits = used + fences <= left_view.used_bytes() + left_view.free_bytes();
-        left.validate()?;
-        right.validate()?;
         if left.id() == right.id() {
+            parent.validate()?;
             return Err(damaged(parent.id(), "it refers to one node twice"));
         }
-        Ok(fits)
+        Ok((left, right))
     }
 
-    fn merge_children(&self, parent: P::Optimistic<'p>, index: usize) -> Result<Merged, Interrupt> {
+    pub(in crate::tree) fn merge_children(
+        &self,
+        parent: P::Optimistic<'p>,
+        index: usize,
+    ) -> Result<Merged, Interrupt> {
         let parent = Latched::latch(parent)?;
         let parent_id = parent.id();
         let view = parent.view();
@@ -119,7 +141,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         recording.install(left, &both);
         let sparse = is_sparse(parent.view());
         change.commit();
-        Ok(if sparse { Merged::ParentSparse } else { Merged::Nothing })
+        Ok(if sparse { Merged::ParentSparse } else { Merged::Done })
     }
 
     /// Makes a root with one child take over the child's contents.

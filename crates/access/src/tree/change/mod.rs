@@ -9,6 +9,7 @@ pub(super) mod last;
 pub(super) mod merge;
 pub(super) mod modify;
 pub(super) mod relocate;
+mod settle;
 pub(super) mod split;
 mod undo;
 pub(super) mod write;

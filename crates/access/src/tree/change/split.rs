@@ -20,26 +20,53 @@ impl<'p, P: Pager> Tree<'p, P> {
         entry: &[u8],
         value_bytes: usize,
     ) -> Result<(), AccessError> {
+        let mut highest = 0;
+        let divided = self.divide(key, level, entry, value_bytes, &mut highest);
+        // Not before all separators are in their places: until then both halves may have a single child, and would be
+        // merged again.
+        for level in (1..=highest).rev() {
+            // The node has been split, whether or not this succeeds, which saves space.
+            let _ = self.settle(key, level);
+        }
+        divided
+    }
+
+    /// Splits a node as [`split`](Self::split) does. Raises `highest` to the level of the highest node that was split
+    /// and of which a half may have a single child.
+    fn divide(
+        &self,
+        key: &[u8],
+        level: u8,
+        entry: &[u8],
+        value_bytes: usize,
+        highest: &mut u8,
+    ) -> Result<(), AccessError> {
         loop {
             match self.pager.run(|| self.try_split(key, level, entry, value_bytes))? {
-                None => return Ok(()),
-                Some(separator) => self.split(key, level + 1, &separator, 0)?,
+                Divided::Done { few } => {
+                    if few {
+                        *highest = level.max(*highest);
+                    }
+                    return Ok(());
+                }
+                Divided::ParentFull { separator } => self.divide(key, level + 1, &separator, 0, highest)?,
+                Divided::TooHigh => return Err(AccessError::TreeTooHigh { tree: self.root }),
             }
         }
     }
 
-    /// Splits the node; if its parent has no room for the separator, returns the separator.
+    /// Splits the node, unless its parent has no room for the separator.
     fn try_split(
         &self,
         key: &[u8],
         level: u8,
         entry: &[u8],
         value_bytes: usize,
-    ) -> Result<Option<Vec<u8>>, Interrupt> {
+    ) -> Result<Divided, Interrupt> {
         let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level, Approach::Direct, None)?
         else {
             // The tree has become lower meanwhile, so the full node is gone.
-            return Ok(None);
+            return Ok(Divided::Done { few: false });
         };
         let view = NodeView::new(node.bytes());
         let find = if level == 0 { view.find(key) } else { Find { index: 0, found: false } };
@@ -50,7 +77,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         if has_room {
             node.validate()?;
-            return Ok(None);
+            return Ok(Divided::Done { few: false });
         }
         match parent {
             None => self.split_root(node, key),
@@ -64,7 +91,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         place: usize,
         node: P::Optimistic<'p>,
         key: &[u8],
-    ) -> Result<Option<Vec<u8>>, Interrupt> {
+    ) -> Result<Divided, Interrupt> {
         // Allocated first, while nothing is latched: this may have to wait for memory.
         let right = Fresh::allocate(self.pager)?;
         let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
@@ -74,9 +101,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         let cut = Cut::plan(node.view(), key).map_err(|fault| damaged(node_id, fault))?;
         let separator = cut.separator();
         if !has_room_at(parent, place, separator)? {
-            return Ok(Some(separator.to_vec()));
+            return Ok(Divided::ParentFull { separator: separator.to_vec() });
         }
         let insert = PageChange::InsertSeparator { separator, right: right_id };
+        let few = has_few(node.view());
         let of_node = |error| damaged(node_id, error);
         let of_parent = |error| damaged(parent_id, error);
         match &cut {
@@ -100,14 +128,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         if let (Cut::End(_), Some(TreeHints { ends, .. })) = (&cut, self.hints) {
             ends.mine().set(right.id(), right.token());
         }
-        Ok(None)
+        Ok(Divided::Done { few })
     }
 
     /// Splits the root, which keeps its page: its contents move to two new nodes, and it becomes their parent.
-    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Option<Vec<u8>>, Interrupt> {
+    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Divided, Interrupt> {
         let (left, right) = (Fresh::allocate(self.pager)?, Fresh::allocate(self.pager)?);
         let root = Latched::latch(root)?;
         let (root_id, left_id, right_id) = (root.id(), left.id(), right.id());
+        if root.view().level() == LEVEL_MAX {
+            return Ok(Divided::TooHigh);
+        }
+        let few = has_few(root.view());
         let mut change = self.change((root, (left, right)))?;
         let AtomicChange { pages: (root, (left, right)), recording, .. } = &mut change;
         let split = root.view().choose_separator(Some(key)).map_err(|fault| damaged(root_id, fault))?;
@@ -119,8 +151,26 @@ impl<'p, P: Pager> Tree<'p, P> {
             .and_then(|()| recording.apply(root, None, &raise))
             .map_err(|error| damaged(root_id, error))?;
         change.commit();
-        Ok(None)
+        Ok(Divided::Done { few })
     }
+}
+
+/// The level of the highest root that a tree can have.
+const LEVEL_MAX: u8 = u8::MAX;
+
+/// What came of an attempt to split a node.
+enum Divided {
+    /// There is room now. The node was an inner one with so `few` separators that one of its halves may have none.
+    Done { few: bool },
+    /// The parent has no room for the separator.
+    ParentFull { separator: Vec<u8> },
+    /// The root cannot become higher.
+    TooHigh,
+}
+
+/// Whether a half of a node may have a single child, if the node is split for another separator.
+fn has_few(view: NodeView<&[u8]>) -> bool {
+    !view.is_leaf() && view.count() <= 2
 }
 
 /// How a node is divided.
