@@ -108,11 +108,14 @@ fn a_run_among_long_keys() {
     }
 }
 
+/// The number of the key that comes at this step.
+type Order = fn(u32) -> u32;
+
 #[test]
 fn runs_in_both_directions_and_turns_among_long_keys() {
     for length in LENGTHS {
         let middle = u32::MAX / 2;
-        let orders: [(&str, fn(u32) -> u32); 3] = [
+        let orders: [(&str, Order); 3] = [
             ("descending", |step| 600 - step),
             ("towards the middle", |step| if step % 2 == 0 { step } else { 1200 - step }),
             ("from the middle", |step| if step % 2 == 0 { 600 + step } else { 600 - step }),

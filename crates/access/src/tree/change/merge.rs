@@ -34,13 +34,14 @@ pub(in crate::tree) enum Merged {
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Merges the node at `level` on the way to `key` with a neighbour, if it is sparse and they fit, and
-    /// then its parent, and so on.
-    pub(in crate::tree) fn merge(&self, key: &[u8], level: u8) -> Result<(), AccessError> {
+    /// then its parent, and so on. Returns the level of the last node if that has a single child and fits with no
+    /// neighbour.
+    pub(in crate::tree) fn merge_upwards(&self, key: &[u8], level: u8) -> Result<Option<u8>, AccessError> {
         let mut level = level;
         loop {
             match self.pager.run(|| self.try_merge(key, level))? {
-                Merged::Nothing | Merged::Done => return Ok(()),
-                Merged::SingleChild => return self.settle(key, level),
+                Merged::Nothing | Merged::Done => return Ok(None),
+                Merged::SingleChild => return Ok(Some(level)),
                 Merged::ParentSparse => level += 1,
                 Merged::RootLowered => level = level.saturating_sub(1),
             }

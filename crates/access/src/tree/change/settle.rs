@@ -46,6 +46,18 @@ enum Found {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
+    /// Merges the node at `level` on the way to `key` with a neighbour, if it is sparse and they fit, and then its
+    /// parent, and so on; settles what is left with a single child.
+    ///
+    /// # Errors
+    /// If a page cannot be obtained. What was done until then is complete.
+    pub(in crate::tree) fn merge(&self, key: &[u8], level: u8) -> Result<(), AccessError> {
+        match self.merge_upwards(key, level)? {
+            Some(level) => self.settle(key, level),
+            None => Ok(()),
+        }
+    }
+
     /// Settles the node at `level` on the way to `key`, its neighbours at that level, and their only children. One or
     /// two of these nodes are the halves of a node that was split.
     ///
@@ -84,7 +96,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         *steps -= 1;
         match self.pager.run(|| self.look(key, level))? {
             Found::Settled => Ok(()),
-            Found::Root => self.merge(key, level),
+            Found::Root => self.merge_upwards(key, level).map(drop),
             Found::OnlyChild => {
                 self.settle_node(key, level + 1, steps)?;
                 match self.pager.run(|| self.look(key, level))? {
