@@ -444,8 +444,7 @@ pub trait AsynchronousReads: Navigation {
     /// If the system refuses the resources.
     fn misses(&self, depth: usize) -> Result<Self::Misses<'_>, PoolError>;
 
-    /// Whether a thread holds a page exclusively at this moment, so that reading it would fail. A hint; false by
-    /// default.
+    /// Whether a thread holds a page exclusively now, so that reading it would fail. A hint; false by default.
     fn is_latched(&self, _page: PageId) -> bool {
         false
     }
@@ -455,8 +454,7 @@ pub trait AsynchronousReads: Navigation {
         false
     }
 
-    /// Whether a page is in memory, and has been used since it was read ahead, or since the clock passed it last. A
-    /// hint; false by default.
+    /// Whether a page is in memory, and was used since it was read ahead or the clock passed it. A hint; false by default.
     fn is_used(&self, _page: PageId) -> bool {
         false
     }

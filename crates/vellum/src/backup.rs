@@ -113,9 +113,10 @@ impl Database {
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);
         let unfinished = Unfinished(target);
-        let summary = self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress)?;
+        let summary =
+            self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress)?;
         target.finish()?;
-        unfinished.is_finished();
+        unfinished.keep();
         Ok(summary)
     }
 }
@@ -472,7 +473,7 @@ impl Target {
 struct Unfinished<'t>(&'t Target);
 
 impl Unfinished<'_> {
-    fn is_finished(self) {
+    fn keep(self) {
         std::mem::forget(self);
     }
 }
