@@ -1,6 +1,6 @@
 //! Threads that process the jobs that one thread finds.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use std::sync::{
     Mutex,
     mpsc::{Receiver, SyncSender, sync_channel},
@@ -33,7 +33,7 @@ impl<T> Jobs<T> {
 /// refuses some. Returns the result of `find` when all jobs are done.
 ///
 /// # Errors
-/// If the system refuses all threads.
+/// If the system refuses all threads, or there is too little memory for them.
 pub fn run<T: Send, R>(
     threads: usize,
     find: impl FnOnce(&Jobs<T>) -> R,
@@ -43,8 +43,7 @@ pub fn run<T: Send, R>(
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
         let mut reserved = Vec::<u8>::new();
-        // If there is not so much, a thread is refused, or the work fails.
-        let _ = reserved.try_reserve_exact(RESERVED_BYTES);
+        reserved.try_reserve_exact(RESERVED_BYTES).map_err(|_| no_memory())?;
         std::hint::black_box(&mut reserved);
         for started in 0..threads {
             let worker = || {
@@ -62,6 +61,10 @@ pub fn run<T: Send, R>(
         let jobs = Jobs(sender);
         Ok(find(&jobs))
     })
+}
+
+fn no_memory() -> Failure {
+    Failure::new(Code::Full, "there is not enough memory to start threads; raise the limit (`ulimit -v`)")
 }
 
 /// The failure that the system refuses a thread.

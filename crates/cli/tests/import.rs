@@ -66,10 +66,11 @@ fn an_import_goes_on_with_the_threads_that_there_are() {
     for kilobytes in (160_000..=400_000).step_by(20_000) {
         let command = format!("import d{kilobytes} tree --pool 1MiB --threads 64");
         let run = place.shell(&format!("ulimit -v {kilobytes}; exec {program} {command}"));
-        assert!(!run.err.contains("panicked"), "{kilobytes}: {}", run.err);
+        assert!(!run.err.contains("failed to spawn"), "{kilobytes}: {}", run.err);
         codes.push(run.code);
     }
-    assert_eq!(codes, []);
+    // Each thread has a stack of 2 MiB, so the least of these limits have no room for all.
+    assert!(codes.iter().take(6).any(|code| *code == Some(0)), "{codes:?}");
 }
 
 #[test]

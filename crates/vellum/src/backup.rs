@@ -20,10 +20,10 @@ use vellum_vm::{AlignedBuffer, CreateMode, Directory, DiskDirectory, DiskFile, F
 
 /// The suffix of the name of an incomplete file.
 const UNFINISHED: &str = ".unfinished";
-/// How a backup begins.
-const BACKUP: &[u8] = b"VELLUMBK";
-/// How a database begins.
-const DATABASE: &[u8] = b"VELLUMDB";
+/// What is in the first page of a backup, and at which offset.
+const BACKUP: (usize, &[u8]) = (0, b"VELLUMBK");
+/// What is in the first page of a database, behind the header that all pages have.
+const DATABASE: (usize, &[u8]) = (32, b"VELLUMDB");
 /// As much of a page is written at once, in bytes, if the power fails.
 const SECTOR_BYTES: usize = 512;
 
@@ -420,17 +420,18 @@ impl Target {
     }
 
     /// Opens the unfinished file, empty. What an interrupted attempt has left is overwritten, unless that attempt is
-    /// still running. Anything else that has its name is left alone; `beginning` is how a complete file begins.
-    fn open_unfinished(&self, beginning: &[u8]) -> Result<Arc<dyn File>> {
+    /// still running. Anything else that has its name is left alone; `mark` is in the first page of a
+    /// complete file.
+    fn open_unfinished(&self, mark: (usize, &[u8])) -> Result<Arc<dyn File>> {
         let name = self.unfinished();
-        let made = self.directory_path().join(&name);
+        let made = self.path.as_ref().map_or_else(|| PathBuf::from(&name), |path| path.with_file_name(&name));
         // A symbolic link is not followed: what it leads to is not an unfinished file.
         let is_foreign = |about: std::fs::Metadata| !about.is_file();
         if self.path.is_some() && std::fs::symlink_metadata(&made).is_ok_and(is_foreign) {
             return Err(Error::UnfinishedExists { path: made });
         }
         let file = self.open(&name, CreateMode::OpenOrCreate)?;
-        if !is_unfinished(&*file, beginning).map_err(write_error)? {
+        if !is_unfinished(&*file, mark).map_err(write_error)? {
             return Err(Error::UnfinishedExists { path: made });
         }
         file.truncate(0).map_err(write_error)?;
@@ -484,16 +485,17 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Whether a file is what an interrupted attempt may leave: empty, or one that begins as it should, or whose beginning
-/// was not written yet.
-fn is_unfinished(file: &dyn File, beginning: &[u8]) -> io::Result<bool> {
+/// Whether a file is what an interrupted attempt may leave: empty, or with the mark in its first page, or one whose
+/// first page was not written yet.
+fn is_unfinished(file: &dyn File, (offset, mark): (usize, &[u8])) -> io::Result<bool> {
     let size = file.size()?;
     if size < PAGE_SIZE as u64 {
         return Ok(size == 0);
     }
     let mut page = AlignedBuffer::new(PAGE_SIZE);
     file.read_to(0, &mut page)?;
-    Ok(page.starts_with(beginning) || page.iter().take(SECTOR_BYTES).all(|byte| *byte == 0))
+    let is_marked = page.get(offset..).is_some_and(|rest| rest.starts_with(mark));
+    Ok(is_marked || page.iter().take(SECTOR_BYTES).all(|byte| *byte == 0))
 }
 
 fn parent(path: &Path) -> &Path {
