@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(heads(held.take()), [10]);
         assert_eq!(held.patience(), None);
         assert!(held.keep(Lsn(101), extent(20, 2)));
-        assert_eq!(heads(held.narrow(vec![12..22])), [] as [u64; 0]);
+        assert_eq!(heads(held.narrow(std::iter::once(12..22).collect())), [] as [u64; 0]);
         assert!(held.is_intact(), "what was taken was not needed");
         assert_eq!(heads(held.take()), [20]);
         assert!(!held.is_intact());
@@ -184,7 +184,7 @@ mod tests {
         assert!(held.keep(Lsn(100), extent(10, 2)));
         assert_eq!(heads(held.take()), [10]);
         assert!(held.keep(Lsn(101), extent(11, 1)));
-        assert_eq!(heads(held.narrow(vec![10..12])), [11]);
+        assert_eq!(heads(held.narrow(std::iter::once(10..12).collect())), [11]);
         assert!(!held.is_intact(), "it turned out to be needed");
     }
 }

@@ -68,7 +68,7 @@ impl Operation {
         }
         // Mostly keys that are there.
         let mut known = || match entries.len() {
-            0 => key(random),
+            0 => key(&table, random),
             length => entries.keys().nth(random.random_range(0..length)).unwrap().clone(),
         };
         let known = known();
@@ -81,7 +81,7 @@ impl Operation {
                 Self::Modify { table, key: known, by: random.random_range(1..=255) }
             }
             45..60 => Self::Put { table, key: known, value: value(random) },
-            _ => Self::Put { table, key: key(random), value: value(random) },
+            _ => Self::Put { key: key(&table, random), table, value: value(random) },
         }
     }
 
@@ -89,8 +89,9 @@ impl Operation {
     pub fn draw_load(contents: &Contents, random: &mut StdRng) -> Self {
         let number = random.random_range(0..contents.len().max(1));
         let table = contents.keys().nth(number).cloned().unwrap_or_else(|| "table 2".to_owned());
-        let entries = (0..random.random_range(0..400)).map(|_| (key(random), value(random)));
-        Self::Load { table, entries: entries.collect() }
+        let entries = (0..random.random_range(0..400)).map(|_| (key(&table, random), value(random)));
+        let entries = entries.collect();
+        Self::Load { table, entries }
     }
 
     /// The record that it is about, if it is about one.
@@ -239,10 +240,20 @@ pub fn is_plain(table: &str) -> bool {
     table.ends_with(" plain") || number.is_some_and(|number| number % 3 == 2)
 }
 
-fn key(random: &mut StdRng) -> Vec<u8> {
+/// Whether inner nodes have room for one or two keys of a table of this name: those with names that begin so.
+fn has_longest_keys(table: &str) -> bool {
+    table.starts_with("table 1")
+}
+
+fn key(table: &str, random: &mut StdRng) -> Vec<u8> {
     // Some are drawn often, so that transactions meet.
     let most = if random.random_ratio(1, 5) { 8 } else { 2000_u32 };
     let number = random.random_range(0..most);
+    if has_longest_keys(table) {
+        let mut key = vec![number as u8 % 7; 990 + number as usize % 31];
+        key.extend(number.to_be_bytes());
+        return key;
+    }
     let mut key = number.to_be_bytes().to_vec();
     // Some keys are long.
     key.resize(if number.is_multiple_of(17) { 200 } else { 6 }, number as u8);
