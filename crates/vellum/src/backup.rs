@@ -43,7 +43,8 @@ impl<'o> BackupOptions<'o> {
         self
     }
 
-    /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept.
+    /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept. It may use
+    /// the database, but not make another backup of it: one is made at a time, so that would wait for itself.
     pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
         self.progress = Some(progress);
         self

@@ -118,8 +118,8 @@ impl Mark {
             }
             is_new
         });
-        // A thread that is about to end notes nothing.
-        is_new.unwrap_or(true).then_some(Self)
+        // A thread that is about to end notes nothing. A mark is made only if it is set, because it ends when dropped.
+        if is_new.unwrap_or(true) { Some(Self) } else { None }
     }
 }
 
