@@ -275,11 +275,15 @@ mod tests {
 
     #[test]
     fn the_resident_maximum_follows_memory_that_is_touched() {
-        reset_resident_bytes_max();
-        let before = resident_bytes_max();
-        let memory = vec![1u8; 32 << 20];
-        std::hint::black_box(&memory);
-        assert!(resident_bytes_max() >= before + (24 << 20));
+        let follows = || {
+            reset_resident_bytes_max();
+            let before = resident_bytes_max();
+            let memory = vec![1u8; 32 << 20];
+            std::hint::black_box(&memory);
+            resident_bytes_max() >= before + (24 << 20)
+        };
+        // Other tests of this process may give up as much memory in the same moment.
+        assert!((0..50).any(|_| follows()));
     }
 
     #[test]
