@@ -1,7 +1,7 @@
 //! What becomes known of a background thread that panics.
 
-/// Does the work of a background thread. If it panics, which is a bug, `tell` is told what to say to whoever asks: no
-/// other thread waits for this one, and the database goes on without it.
+/// Does the work of a background thread. If it panics, which is a bug, `tell` gets the words for those who ask for errors:
+/// no other thread waits for this one, and the database goes on without it.
 pub fn tell_panic(work: impl FnOnce(), tell: impl FnOnce(String)) {
     // A scheduler has to see all panics.
     #[cfg(shuttle)]

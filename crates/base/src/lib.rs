@@ -9,6 +9,7 @@
 mod apart;
 mod background;
 mod bytes;
+mod causes;
 mod header;
 mod ids;
 pub mod plant;
@@ -19,6 +20,7 @@ mod shown;
 pub use apart::Apart;
 pub use background::tell_panic;
 pub use bytes::Bytes;
+pub use causes::io_causes;
 pub use header::{
     ChecksumStream, HEADER_BYTES, HeaderFault, LSN_AT, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,
     stamp_checksum, stamp_lsn, verify_header,

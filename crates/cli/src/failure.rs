@@ -1,13 +1,12 @@
 //! Why a command failed: a message for people, a code for programs.
 
 use std::{
-    error::Error as _,
     io::{self, Write as _},
     path::Path,
     process::ExitCode,
 };
 use vellum::ErrorKind;
-use vellum_base::shown;
+use vellum_base::{io_causes, shown};
 
 /// The result of a command, or of a part of it.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
@@ -146,14 +145,7 @@ fn code_of(error: &vellum::Error) -> Code {
 
 /// Whether an error, or one of its sources, reports lack of space or memory.
 fn chain_is_full(error: &vellum::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(is_full) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    io_causes(error).any(is_full)
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -16,7 +16,7 @@ use vellum::{
     Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader,
     pool::{PoolError, VmError},
 };
-use vellum_base::shown;
+use vellum_base::{io_causes, shown};
 
 /// How many bytes of a value are read at once.
 pub const PART_BYTES: usize = 64 << 10;
@@ -117,7 +117,7 @@ pub fn explain(path: &Path, error: Error) -> Failure {
             .and("It had no log, so it cannot be recovered; restore it from a backup, or build it again under another name")
     } else if refused && exists {
         failure.and(
-            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
+            "Ask its owner for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
              `verify` need to read it only)",
         )
     } else if refused {
@@ -265,14 +265,7 @@ pub fn directory(path: &Path) -> &Path {
 
 /// Whether the system denied permission.
 fn is_refused(error: &Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::PermissionDenied) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    io_causes(error).any(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Reads a value in parts, the first `most` bytes of it.

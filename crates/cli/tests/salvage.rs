@@ -83,7 +83,7 @@ fn a_log_that_may_not_be_read_is_not_damaged() {
     for command in SALVAGING {
         let run = run(command);
         assert_eq!(run.out, b"", "nothing is printed that looks whole");
-        run.fails(6, &["Permission denied", "Ask whoever owns it for permission"]);
+        run.fails(6, &["Permission denied", "Ask its owner for permission"]);
     }
     run(&["get", "d", "b1"]).fails(6, &["Permission denied"]);
     allow(0o700);

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 use vellum_access::{Salvaged, Tree};
-use vellum_base::{Extent, PageId};
+use vellum_base::{Extent, PageId, io_causes};
 use vellum_pool::{PoolError, PoolFile, Remains};
 use vellum_txn::{LogError, TxnError, is_segment};
 use vellum_vm::{CreateMode, Directory, File, OverlayFile};
@@ -353,14 +353,7 @@ impl Salvage {
 /// Whether the log is perhaps whole, and only cannot be read now: the system denies permission, or memory. What a device
 /// fails to read counts as damaged.
 fn is_refused(error: &Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(is_refusal) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    io_causes(error).any(is_refusal)
 }
 
 fn is_refusal(error: &io::Error) -> bool {

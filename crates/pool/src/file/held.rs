@@ -159,7 +159,7 @@ mod tests {
         // Overlapping, and not in order.
         assert_eq!(heads(held.narrow(vec![40..42, 10..12, 28..31, 20..22, 29..32, 21..22])), [] as [u64; 0]);
         assert!(!held.keep(Lsn(200), extent(50, 1)), "not copied");
-        assert!(!held.keep(Lsn(200), extent(12, 1)), "behind the end of a range");
+        assert!(!held.keep(Lsn(200), extent(12, 1)), "after the end of a range");
         assert!(held.keep(Lsn(200), extent(31, 1)), "where two ranges overlap");
         assert_eq!(heads(held.note_copied(PageId(21))), [10, 20]);
         assert!(!held.keep(Lsn(300), extent(11, 1)), "copied");

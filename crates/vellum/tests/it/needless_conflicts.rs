@@ -73,7 +73,7 @@ fn what_was_reserved_or_changed_in_vain_makes_nobody_fail() {
                 assert_conflict(commit(old, &other), &table, &key(last));
             }
         }
-        // And whoever changes what was reserved since it began is refused.
+        // And a change of what was reserved since it began is refused.
         let old = database.begin().unwrap();
         let writer = database.begin().unwrap();
         reserves(&writer, 0);
