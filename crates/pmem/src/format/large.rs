@@ -2,8 +2,9 @@
 //!
 //! The first page begins with its head, then the number of blocks, then, as in a log, the size word and the record,
 //! which extends through all blocks. So the heads of the blocks after the first mean nothing while the head of the
-//! first says that it belongs to a large record: that head is made durable before anything is written there. When such
-//! blocks are freed, the inner ones are made to say "unformatted" before the first one is.
+//! first says that it belongs to a large record: that head is made durable before anything is written there. Before that,
+//! a log that was in the first block is gone: its head must not be found with the number of blocks, or with the size word
+//! that was cleared. When such blocks are freed, the inner ones are made to say "unformatted" before the first one is.
 
 use super::{Extent, ExtentKind, Record, Walked};
 use crate::{
@@ -28,6 +29,24 @@ pub fn blocks_for(geometry: Geometry, key_bytes: usize, value_bytes: usize) -> u
     bytes_for(key_bytes, value_bytes).div_ceil(geometry.block_bytes())
 }
 
+/// Durably makes a block whose first word is locked into an unformatted one, so that no crash leaves its former head with
+/// a part of what comes next.
+///
+/// # Errors
+/// If that cannot be made durable.
+pub fn unformat<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()> {
+    let at = geometry.block_at(block);
+    let first = medium.memory().word(at);
+    let now = first.load(Ordering::Relaxed);
+    if read_page_word(now, block, 0) == PageWord::Unformatted {
+        return Ok(());
+    }
+    first.store(now & lock::LOCK_MASK, Ordering::Relaxed);
+    medium.touched(at, 8);
+    medium.flush(lane, Site::Unformat, at, 8);
+    medium.fence(lane, Site::Unformat)
+}
+
 /// Prepares blocks, which no other client has, for a large record, and returns the place of the record.
 ///
 /// # Errors
@@ -45,7 +64,7 @@ pub fn begin<M: Medium>(
     let first = memory.word(at);
     let held = lock::seize(first);
     let version = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
-    // If it is the head of a log, the log is empty from now on.
+    unformat(medium, geometry, lane, block)?;
     let count_at = at + LARGE_BLOCKS_AT;
     memory.word(count_at).store(checked_number(count_at, blocks), Ordering::Relaxed);
     memory.word(at + LOG_AT).store(0, Ordering::Relaxed);

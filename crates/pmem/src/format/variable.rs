@@ -214,14 +214,8 @@ impl Format for Variable {
         let first = medium.memory().word(geometry.block_at(block));
         let first_at = geometry.block_at(block);
         let held = lock::seize(first);
-        let now = first.load(Ordering::Relaxed);
-        if read_page_word(now, block, 0) != PageWord::Unformatted {
-            // The other pages may hold anything, because logs cross page boundaries. So the block is invalidated first.
-            first.store(now & lock::LOCK_MASK, Ordering::Relaxed);
-            medium.touched(first_at, 8);
-            medium.flush(lane, Site::Unformat, first_at, 8);
-            medium.fence(lane, Site::Unformat)?;
-        }
+        // The other pages may hold anything, because logs cross page boundaries.
+        large::unformat(medium, geometry, lane, block)?;
         Self::format_pages(medium, geometry, lane, block, is_fresh, checksums);
         medium.fence(lane, Site::PageHeads)?;
         // A reader of a record that is later written here sees the new versions of the pages.

@@ -53,6 +53,25 @@ fn every_crash_state_of_small_histories_with_records_of_any_size() {
 }
 
 #[test]
+fn a_crash_as_a_large_record_begins_where_logs_were() {
+    let setting = Setting { pages_per_block: 1, states: 200, ..Setting::default() };
+    // Two blocks are filled with logs, and then hold a large record. The end of a client records that what it wrote must be
+    // right.
+    let history = [
+        Op::Put(0, key(0), value(0, 4000)),
+        Op::Put(1, key(1), value(1, 4000)),
+        Op::Put(2, key(2), value(2, 9)),
+        Op::Renew(0),
+        Op::Renew(1),
+        Op::DeleteBatch(2, vec![key(0), key(1)]),
+        Op::Put(2, key(3), value(3, 5000)),
+    ];
+    let (problem, ledger, _) = Runner::<Variable>::new(&setting).run_all(&history);
+    assert_eq!(problem, None);
+    assert!(ledger.states > 200, "{}", ledger.states);
+}
+
+#[test]
 fn every_crash_state_of_compaction() {
     // One record out of a page of them is left, so that records are moved one at a time.
     let mut history: Vec<Op> = (0..8).map(|k| Op::Put(0, key(k), value(k, 8))).collect();
