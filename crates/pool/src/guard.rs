@@ -134,6 +134,7 @@ impl<'p> OptimisticGuard<'p> {
     ///
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed.
+    #[inline]
     pub fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
         if self.state().try_share_optimistic(self.seen) {
             Ok(SharedGuard::adopt(self.allocator.table(), Extent::page(self.page)))
@@ -383,6 +384,7 @@ impl Drop for AllocatedGuard<'_> {
 impl<'p> OptimisticPage for OptimisticGuard<'p> {
     type View = OptimisticBytes<'p>;
     type Exclusive = ExclusiveGuard<'p>;
+    type Shared = SharedGuard<'p>;
 
     #[inline]
     fn id(&self) -> PageId {
@@ -407,6 +409,11 @@ impl<'p> OptimisticPage for OptimisticGuard<'p> {
     #[inline(always)]
     fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         OptimisticGuard::upgrade(self)
+    }
+
+    #[inline(always)]
+    fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
+        OptimisticGuard::share(self)
     }
 }
 

@@ -40,6 +40,8 @@ pub trait OptimisticPage: Copy {
     type View: Bytes;
     /// The guard that [`upgrade`](Self::upgrade) gives.
     type Exclusive: ExclusivePage;
+    /// The guard that [`share`](Self::share) gives.
+    type Shared: SharedPage;
 
     /// The page, or the first page of an extent.
     fn id(&self) -> PageId;
@@ -61,6 +63,12 @@ pub trait OptimisticPage: Copy {
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed, [`Interrupt::Fatal`] if nothing may be changed.
     fn upgrade(self) -> Result<Self::Exclusive, Interrupt>;
+
+    /// Latches the page in shared mode, if it is unchanged since it was read.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if it has changed, or another thread holds it exclusively.
+    fn share(self) -> Result<Self::Shared, Interrupt>;
 }
 
 /// A shared guard on an extent: see [`SharedGuard`](crate::SharedGuard).
@@ -226,7 +234,7 @@ pub type Followed<'p, P> = Result<<P as Navigation>::Optimistic<'p>, Interrupt>;
 /// Going from page to page, and waiting for what is in the way.
 pub trait Navigation: Send + Sync {
     /// The guard for optimistic reading.
-    type Optimistic<'p>: OptimisticPage<Exclusive = Self::Exclusive<'p>>
+    type Optimistic<'p>: OptimisticPage<Exclusive = Self::Exclusive<'p>, Shared = Self::Shared<'p>>
     where
         Self: 'p;
     /// The guard for reading.

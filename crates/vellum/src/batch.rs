@@ -162,7 +162,7 @@ impl Table {
             return Ok(());
         }
         let pool = self.handle.pool();
-        let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
+        let change = |place, value: &mut [u8]| nested::latched(pool, || change(place, value));
         let visit = |place, result: Result<bool, AccessError>| {
             visit(place, result.map_err(|error| self.handle.refused(error)))
         };

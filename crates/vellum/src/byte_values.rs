@@ -135,7 +135,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     #[inline]
     pub fn modify<T>(&self, key: impl AsKey<K>, mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
         let (key, pool) = (key.encoded(), self.handle.pool());
-        self.handle.change(|tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+        self.handle.change(|tree| tree.modify(key.as_ref(), |value| nested::latched(pool, || change(value))))
     }
 }
 

@@ -1,16 +1,17 @@
-//! Detects a use of the database inside a change of one of its values, which would wait for itself.
+//! Detects a use of the database by a closure that runs under a latch, which would wait for itself.
 //!
-//! A closure that changes a value in place runs under the latch of the value's page. If it uses the same database, it
-//! waits for a latch that its own thread holds, immediately or when another page happens to be affected. Debug builds
-//! note for each thread which databases it is changing, and panic where one of them is used. Other databases and other
-//! threads are not restricted. A thread that is about to end notes nothing. Release builds contain none of this.
+//! A closure that changes a value in place, or is shown one, runs under the latch of the value's page. If it uses the same
+//! database, it waits for a latch that its own thread holds, immediately or when another page happens to be affected.
+//! Debug builds note for each thread in which databases it has such a latch, and panic where one of them is used. Other
+//! databases and other threads are not restricted. A thread that is about to end notes nothing. Release builds contain
+//! none of this.
 
 use vellum_pool::Pool;
 
 #[cfg(debug_assertions)]
 vellum_base::primitive::thread_local! {
-    /// The pools in which this thread is changing a value, by their addresses.
-    static CHANGING: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// The pools in which this thread runs a closure under a latch, by their addresses.
+    static LATCHED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 #[cfg(debug_assertions)]
@@ -18,25 +19,25 @@ fn address(pool: &Pool) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-/// Runs a closure that changes a value in `pool`.
+/// Runs a closure of the caller under a latch of `pool`.
 #[inline]
 #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "see the module"))]
-pub(crate) fn changing<T>(pool: &Pool, change: impl FnOnce() -> T) -> T {
+pub(crate) fn latched<T>(pool: &Pool, work: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
     let _mark = {
         struct Mark;
         impl Drop for Mark {
             fn drop(&mut self) {
-                let _ = CHANGING.try_with(|changing| changing.borrow_mut().pop());
+                let _ = LATCHED.try_with(|latched| latched.borrow_mut().pop());
             }
         }
-        let _ = CHANGING.try_with(|changing| changing.borrow_mut().push(address(pool)));
+        let _ = LATCHED.try_with(|latched| latched.borrow_mut().push(address(pool)));
         Mark
     };
-    change()
+    work()
 }
 
-/// Makes sure that this thread is not changing a value in `pool`.
+/// Makes sure that this thread runs no closure under a latch of `pool`.
 ///
 /// # Panics
 /// In debug builds, if it is.
@@ -46,8 +47,8 @@ pub(crate) fn changing<T>(pool: &Pool, change: impl FnOnce() -> T) -> T {
 pub(crate) fn check(pool: &Pool) {
     #[cfg(debug_assertions)]
     assert!(
-        !CHANGING.try_with(|changing| changing.borrow().contains(&address(pool))).unwrap_or_default(),
-        "the closure that changes a value uses the same database, and would wait for itself for ever; use the \
-         database before or after `modify` or `multi_modify`, not inside"
+        !LATCHED.try_with(|latched| latched.borrow().contains(&address(pool))).unwrap_or_default(),
+        "the closure that changes a value, or is shown one, uses the same database, and would wait for itself for ever; \
+         use the database before or after `modify`, `multi_modify` or `scan`, not inside"
     );
 }

@@ -412,7 +412,7 @@ impl Transaction {
     ) -> Result<Option<T>> {
         let pool = table.handle.pool();
         let key = key.encoded();
-        let change = |value: &mut [u8]| nested::changing(pool, || change(value));
+        let change = |value: &mut [u8]| nested::latched(pool, || change(value));
         let done = self.write(&table.handle, |tree| tree.modify(key.as_ref(), change))?;
         self.note_unchanged(&table.handle, &key, done.is_none())?;
         Ok(done)

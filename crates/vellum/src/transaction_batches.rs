@@ -134,7 +134,7 @@ impl Transaction {
         let pool = table.pool();
         let changed = self.write(table, |tree| {
             let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
-            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
+            let change = |place, value: &mut [u8]| nested::latched(pool, || change(place, value));
             tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
                 Ok(found) => changed.push(found),
                 Err(error) => failed = failed.take().or(Some(error)),

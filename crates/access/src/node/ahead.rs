@@ -26,6 +26,13 @@ impl<B: Bytes> NodeView<B> {
         }
     }
 
+    /// The bytes of the record of slot `index`, as far as they lie in the page. Only for leaves.
+    #[inline]
+    pub fn record_range(self, index: usize) -> Range<usize> {
+        let slot = self.slot(index);
+        slot.at().min(NODE_BYTES)..(slot.at() + slot.record_bytes()).min(NODE_BYTES)
+    }
+
     /// The bytes in use beyond [`GUIDE_BYTES`](Self::GUIDE_BYTES): slots, and then records with fences.
     #[inline]
     pub fn bytes_in_use(self) -> [Range<usize>; 2] {

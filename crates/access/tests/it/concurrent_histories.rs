@@ -9,11 +9,11 @@ use crate::support::{create_tree, options, print_counts, sealed, seed, unseal, v
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
-    ops::Bound,
+    ops::{Bound, ControlFlow},
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
-use vellum_access::{AccessError, Tree, TreeHints, Written};
+use vellum_access::{AccessError, Entry, Tree, TreeHints, Written};
 use vellum_base::Extent;
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::ReleaseMethod;
@@ -166,7 +166,7 @@ impl Worker<'_, '_> {
         }
         let (mut expected, mut own) = (expected.into_iter(), own.into_iter());
         let mut last = None;
-        while let Some(entry) = if backwards { cursor.previous() } else { cursor.next() }.unwrap() {
+        let mut look = |entry: Entry<'_, '_, _>| {
             let key = number(entry.key());
             assert_eq!(bytes(key), entry.key());
             assert!((from..to).contains(&key), "{key} is not in {from}..{to}");
@@ -185,6 +185,17 @@ impl Worker<'_, '_> {
             } else if key % FIXED_STEP == 1 + self.thread {
                 assert_eq!(Some(key), own.next(), "a key of this thread");
                 assert_eq!(entry.value().unwrap().as_deref(), Some(&self.model[&key][..]));
+            }
+        };
+        if !backwards && self.random.random() {
+            let ended = cursor.scan(|entry| {
+                look(entry);
+                ControlFlow::<()>::Continue(())
+            });
+            assert!(ended.unwrap().is_continue());
+        } else {
+            while let Some(entry) = if backwards { cursor.previous() } else { cursor.next() }.unwrap() {
+                look(entry);
             }
         }
         assert_eq!((expected.next(), own.next()), (None, None), "the scan of {from}..{to} ended too early");

@@ -5,7 +5,7 @@ use crate::support::{create_tree, options, sealed, unseal, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
-    ops::Bound,
+    ops::{Bound, ControlFlow},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -118,6 +118,24 @@ impl<'p> Walk<'p> {
 
     fn next(&mut self) {
         let shown = self.cursor.next().unwrap().map(|entry| Self::look(&self.model, &entry));
+        self.check_next(shown);
+    }
+
+    /// Several entries where they lie.
+    fn scan(&mut self, mut entries: usize) {
+        let (mut shown, model) = (Vec::new(), &self.model);
+        let flow = self.cursor.scan(|entry| {
+            shown.push(Some(Self::look(model, &entry)));
+            entries -= 1;
+            if entries == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if flow.unwrap().is_continue() {
+            shown.push(None);
+        }
+        shown.into_iter().for_each(|shown| self.check_next(shown));
+    }
+
+    fn check_next(&mut self, shown: Option<u64>) {
         let end = shown.unwrap_or(self.range.1);
         let fixed = (0..KEYS).step_by(FIXED_STEP as usize).find(|key| 2 * key >= self.gap);
         assert!(2 * end >= self.gap, "{shown:?} once more, for the cursor stands at {}", self.gap);
@@ -176,7 +194,13 @@ fn walk(pool_pages: u64, seed: u64, rounds: usize) {
         let forward = walk.random.random_range(0.0..1.0);
         for _ in 0..steps {
             if walk.random.random_bool(forward) {
-                walk.next()
+                match walk.random.random_range(0..6) {
+                    0 => {
+                        let entries = walk.random.random_range(1..60);
+                        walk.scan(entries);
+                    }
+                    _ => walk.next(),
+                }
             } else {
                 walk.previous()
             }

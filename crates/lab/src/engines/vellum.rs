@@ -9,7 +9,7 @@ use crate::Result;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
-use vellum::{Answer, BulkLoader, Database, Table, Task, Written};
+use vellum::{Answer, BulkLoader, Cursor, Database, Entry, Table, Task, Written};
 
 /// An open database and its table.
 pub struct Vellum {
@@ -112,6 +112,26 @@ pub fn note(database: &Database, pool_bytes: u64) -> String {
     )
 }
 
+/// Shows the entries after a cursor, small values where they lie; `large` reads a large one, if it is still there.
+pub fn scan<'t>(
+    cursor: &mut Cursor<'t>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    mut large: impl FnMut(&Entry<'_, 't>) -> Result<Option<Vec<u8>>>,
+) -> Result<()> {
+    let flow = cursor.scan(|entry| {
+        let flow = match entry.inline_value() {
+            Some(value) => visit(entry.key(), value),
+            None => match large(&entry) {
+                Ok(Some(value)) => visit(entry.key(), &value),
+                Ok(None) => ControlFlow::Continue(()),
+                Err(error) => return ControlFlow::Break(Err(error)),
+            },
+        };
+        if flow.is_break() { ControlFlow::Break(Ok(())) } else { ControlFlow::Continue(()) }
+    })?;
+    flow.break_value().unwrap_or(Ok(()))
+}
+
 /// What a database counts about itself.
 pub fn statistics(database: &Database) -> serde_json::Value {
     let (statistics, log, history) = (database.statistics(), database.log_state(), database.history());
@@ -180,26 +200,17 @@ impl Reader for VellumReader<'_> {
         self.scan_some(first, u64::MAX, visit)
     }
 
-    fn scan_some<F>(&mut self, first: &[u8], tuples: u64, mut visit: F) -> Result<()>
+    fn scan_some<F>(&mut self, first: &[u8], tuples: u64, visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(first), Bound::Unbounded);
         let mut cursor = self.0.cursor(range)?;
         cursor.expect(usize::try_from(tuples).unwrap_or(usize::MAX));
-        while let Some(entry) = cursor.next()? {
-            let flow = match entry.inline_value() {
-                Some(value) => visit(entry.key(), value),
-                None => match entry.value()? {
-                    Some(value) => visit(entry.key(), &value),
-                    None => return Err("an entry vanished during a scan".into()),
-                },
-            };
-            if flow.is_break() {
-                break;
-            }
-        }
-        Ok(())
+        scan(&mut cursor, visit, |entry| match entry.value()? {
+            Some(value) => Ok(Some(value.into_vec())),
+            None => Err("an entry vanished during a scan".into()),
+        })
     }
 }
 

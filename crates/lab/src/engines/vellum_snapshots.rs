@@ -91,24 +91,17 @@ impl Reader for SnapshotReader<'_> {
         outcome
     }
 
-    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(first), Bound::Unbounded);
         let mut cursor = self.transaction.cursor(self.table, range)?;
-        while let Some(entry) = cursor.next()? {
-            let flow = match entry.inline_value() {
-                Some(value) => visit(entry.key(), value),
-                None => match self.transaction.get(self.table, entry.key())? {
-                    Some(value) => visit(entry.key(), &value),
-                    None => return Err("an entry vanished from a snapshot".into()),
-                },
-            };
-            if flow.is_break() {
-                break;
+        super::vellum::scan(&mut cursor, visit, |entry| {
+            match self.transaction.get(self.table, entry.key())? {
+                None => Err("an entry vanished from a snapshot".into()),
+                value => Ok(value),
             }
-        }
-        Ok(())
+        })
     }
 }

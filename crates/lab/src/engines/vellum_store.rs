@@ -8,7 +8,7 @@ use super::vellum::{create_tables, data_bytes, note, statistics};
 use super::{EngineOptions, Instance};
 use crate::Result;
 use std::ops::ControlFlow;
-use vellum::{Cursor, Database, Table};
+use vellum::{Cursor, Database, Table, Value};
 
 /// An open database and its tables.
 pub struct VellumStore {
@@ -156,25 +156,13 @@ impl Transaction for &mut VellumSession<'_> {
         table: usize,
         first: &[u8],
         records: usize,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let cursor = &mut self.cursors[table];
         cursor.seek(first)?;
         cursor.expect(records);
-        while let Some(entry) = cursor.next()? {
-            let flow = match entry.inline_value() {
-                Some(value) => visit(entry.key(), value),
-                // Of a large value, what the key has now; if it was removed meanwhile, it is not there.
-                None => match entry.value()? {
-                    Some(value) => visit(entry.key(), &value),
-                    None => ControlFlow::Continue(()),
-                },
-            };
-            if flow.is_break() {
-                break;
-            }
-        }
-        Ok(())
+        // Of a large value, what the key has now; if it was removed meanwhile, it is not there.
+        super::vellum::scan(cursor, visit, |entry| Ok(entry.value()?.map(Value::into_vec)))
     }
 
     #[inline]

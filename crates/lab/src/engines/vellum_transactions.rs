@@ -200,24 +200,12 @@ impl Transaction for OpenTransaction<'_> {
         table: usize,
         first: &[u8],
         records: usize,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let table = &self.tables[table];
         let mut cursor = self.transaction.cursor(table, first..)?;
         cursor.expect(records);
-        while let Some(entry) = cursor.next()? {
-            let flow = match entry.inline_value() {
-                Some(value) => visit(entry.key(), value),
-                None => match self.transaction.get(table, entry.key())? {
-                    Some(value) => visit(entry.key(), &value),
-                    None => ControlFlow::Continue(()),
-                },
-            };
-            if flow.is_break() {
-                break;
-            }
-        }
-        Ok(())
+        super::vellum::scan(&mut cursor, visit, |entry| Ok(self.transaction.get(table, entry.key())?))
     }
 
     fn commit(self) -> Result<()> {

@@ -282,10 +282,20 @@ impl PageState {
         same && now.shared_holders() == 0 && self.try_exclusive(now)
     }
 
-    /// Takes a shared latch if the contents are still those that the optimistic reader of `seen` saw.
+    /// Takes a shared latch if the contents are still those that the optimistic reader of `seen` saw, unless there are
+    /// as many holders as there can be.
+    #[inline]
     pub fn try_share_optimistic(&self, seen: Word) -> bool {
-        let now = self.load();
-        Self::same_contents(now, seen) && self.try_shared(now)
+        loop {
+            let now = self.load();
+            if !Self::same_contents(now, seen) || now.state() == SHARED_LAST {
+                return false;
+            }
+            // What the reader has not read yet it reads under the latch. If this fails, another thread has got on.
+            if self.try_shared(now) {
+                return true;
+            }
+        }
     }
 
     /// Adds a shared holder if the word is still `from`, which must be resident.

@@ -1,6 +1,7 @@
 //! Using a database inside a change of one of its values: a panic in debug builds, where it would wait for itself.
 #![cfg(debug_assertions)]
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use vellum::{Database, Options, Table};
@@ -76,6 +77,27 @@ fn what_was_begun_before_must_not_be_used_inside_either() {
     let mut reader = second.table.reader("large a").unwrap().unwrap();
     let said = panic_of(|| drop(second.table.modify("a", |_| drop(reader.read_at(0, &mut [0])))));
     assert!(said.contains("uses the same database"), "{said}");
+}
+
+#[test]
+fn what_is_shown_where_it_lies_must_not_use_the_database() {
+    let place = place();
+    let mut cursor = place.table.cursor(..).unwrap();
+    let said = panic_of(|| {
+        let _ = cursor.scan(|_| ControlFlow::Break(place.table.put("a", [1])));
+    });
+    assert!(said.contains("or `scan`"), "{said}");
+    // The latch is gone with the panic, and the cursor stands after what it showed.
+    place.table.put("a", [1]).unwrap();
+    let shown = cursor
+        .scan(|entry| ControlFlow::Break((entry.key().to_vec(), entry.value().unwrap().unwrap().to_vec())));
+    assert_eq!(shown.unwrap(), ControlFlow::Break((b"b".to_vec(), vec![0])));
+    // A large value is shown without a latch.
+    let bytes = cursor.scan(|entry| {
+        assert!(place.table.put(entry.key(), [2]).is_ok());
+        ControlFlow::Break(entry.value_length())
+    });
+    assert_eq!(bytes.unwrap(), ControlFlow::Break(100_000));
 }
 
 #[test]

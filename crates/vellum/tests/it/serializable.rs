@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
+    ops::{Bound, ControlFlow},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -79,7 +79,7 @@ fn write_skew_is_refused_and_leaves_nothing_behind() {
 fn all_that_tells_what_is_there_counts_as_read() {
     /// How something is read, and what happens meanwhile.
     type Use = fn(&Transaction, &Table);
-    let reads: [(&str, Use); 12] = [
+    let reads: [(&str, Use); 13] = [
         ("get", |transaction, table| drop(transaction.get(table, key(5)).unwrap())),
         ("get_into", |transaction, table| {
             transaction.get_into(table, key(5), &mut Vec::new()).unwrap();
@@ -98,6 +98,10 @@ fn all_that_tells_what_is_there_counts_as_read() {
         ("prefix", |transaction, table| {
             let mut cursor = transaction.cursor(table, vellum::Prefix(key(5))).unwrap();
             while cursor.next().unwrap().is_some() {}
+        }),
+        ("scan", |transaction, table| {
+            let mut cursor = transaction.cursor(table, &key(4)[..]..=&key(6)[..]).unwrap();
+            assert!(cursor.scan(|_| ControlFlow::<()>::Continue(())).unwrap().is_continue());
         }),
         ("a cursor that is never dropped", |transaction, table| {
             std::mem::forget(transaction.cursor(table, &key(4)[..]..=&key(6)[..]).unwrap());
@@ -347,6 +351,17 @@ fn a_cursor_has_read_where_it_has_walked() {
                     walk.place = start;
                 }
                 3 | 4 => walk.step(found(cursor.previous().unwrap()), false),
+                5 => {
+                    let mut left = random.random_range(1..20);
+                    let flow = cursor.scan(|entry| {
+                        walk.step(found(Some(entry)), true);
+                        left -= 1;
+                        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    });
+                    if flow.unwrap().is_continue() {
+                        walk.step(None, true);
+                    }
+                }
                 _ => {
                     for _ in 0..random.random_range(1..20) {
                         walk.step(found(cursor.next().unwrap()), true);

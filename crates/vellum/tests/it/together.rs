@@ -13,6 +13,7 @@ use crate::support::assert_clean;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     process,
@@ -112,7 +113,7 @@ fn unless_usual<T>(done: Result<T>) -> Option<T> {
 
 /// Looks whether what must hold does, in what a transaction sees.
 fn check(transaction: &Transaction, tables: &Tables, random: &mut StdRng) -> Result<()> {
-    let balances: Vec<i64> = match random.random_range(0..3) {
+    let balances: Vec<i64> = match random.random_range(0..4) {
         0 => transaction
             .range(&tables.accounts, ..)?
             .map(|entry| Ok(balance(&entry?.1)))
@@ -120,6 +121,14 @@ fn check(transaction: &Transaction, tables: &Tables, random: &mut StdRng) -> Res
         1 => {
             let backwards = transaction.range(&tables.accounts, ..)?.rev();
             backwards.map(|entry| Ok(balance(&entry?.1))).collect::<Result<_>>()?
+        }
+        2 => {
+            let mut balances = Vec::new();
+            let _ = transaction.cursor(&tables.accounts, ..)?.scan(|entry| {
+                balances.push(balance(entry.inline_value().unwrap()));
+                ControlFlow::<()>::Continue(())
+            })?;
+            balances
         }
         _ => {
             let keys: Vec<_> = (0..ACCOUNTS).map(u64::to_be_bytes).collect();

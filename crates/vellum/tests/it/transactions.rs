@@ -4,6 +4,7 @@ use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Barrier,
@@ -55,6 +56,14 @@ fn seen(transaction: &Transaction, table: &Table) -> World {
         let value = value.unwrap_or_else(|| transaction.get(table, entry.key()).unwrap().unwrap());
         world.extend([self::entry(entry.key(), &value)]);
     }
+    let mut rest = world.iter();
+    let shown = transaction.cursor(table, ..).unwrap().scan(|entry| {
+        let (key, (bytes, first)) = rest.next().unwrap();
+        assert_eq!((entry.key(), entry.value_length()), (key.as_bytes(), *bytes as u64));
+        assert!(entry.inline_value().is_none_or(|value| value.first().is_none_or(|byte| byte == first)));
+        ControlFlow::<()>::Continue(())
+    });
+    assert!(shown.unwrap().is_continue() && rest.next().is_none(), "scans show the same");
     let mut backwards = transaction.cursor(table, ..).unwrap();
     backwards.seek_to_end();
     let mut keys = Vec::new();

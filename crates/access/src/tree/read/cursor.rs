@@ -18,6 +18,7 @@ mod copy_size;
 mod entry;
 mod key;
 mod prepare;
+mod scan;
 
 pub use entry::{CursorPosition, Entry};
 
@@ -25,7 +26,10 @@ use crate::error::AccessError;
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
 use crate::tree::read::record::{copy_records, value_in};
-use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
+use crate::tree::read::{
+    read_ahead::ReadAhead,
+    seen_leaf::{SeenLeaf, resolve},
+};
 use crate::tree::{Tree, check_key};
 use copy_size::{FEW, GROUPS_BYTES, MAY_GO_ON, copy_size, leaves_beyond};
 use key::CursorKey;
@@ -82,6 +86,10 @@ pub struct Cursor<'p, P: Pager + 'p> {
     /// How many more entries are expected to be asked for; more than [`FEW`] if unknown.
     expected: usize,
     ahead: ReadAhead<'p, P>,
+    /// Whether a leaf is latched when the cursor comes to it, and not copied.
+    in_place: bool,
+    /// Such a leaf, until it is shown.
+    latched: Option<P::Shared<'p>>,
 }
 
 /// Between which keys a cursor stands.
@@ -133,6 +141,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             groups: 0,
             expected: usize::MAX,
             ahead: ReadAhead::new(),
+            in_place: false,
+            latched: None,
         })
     }
 }
@@ -284,13 +294,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
     #[inline(never)]
     fn fetch(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         let Some(place) = &self.place else { return self.arrive(direction, may_wait) };
-        let at_end = match direction {
-            Direction::Forward => {
-                self.index >= self.seen.as_ref().map_or(self.leaf.count().min(self.end), |seen| seen.count())
-            }
-            Direction::Backward => self.index == 0,
-        };
-        if at_end {
+        if self.is_at_end(direction) {
             return self.go_on(direction, may_wait);
         }
         let size =
@@ -306,6 +310,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.leave();
         }
         Ok(Fetched::More)
+    }
+
+    /// Whether the leaf has no further record in this direction that is in the range.
+    fn is_at_end(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Forward => {
+                self.index >= self.seen.as_ref().map_or(self.leaf.count().min(self.end), |seen| seen.count())
+            }
+            Direction::Backward => self.index == 0,
+        }
     }
 
     /// Finds the leaf in which the cursor stands.
@@ -413,7 +427,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         may_wait: bool,
     ) -> Result<Fetched, AccessError> {
         self.leave();
-        let Self { tree, key, upper, leaf, seen, groups, expected, .. } = self;
+        let Self { tree, key, upper, leaf, seen, groups, expected, in_place, latched, .. } = self;
         let stand = self.stand;
         let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
         let towards = towards(stand, direction, key);
@@ -467,6 +481,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 {
                     tree.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
                 }
+                if *in_place {
+                    leaf.begin(view);
+                    *latched = Some(scan::latch(tree, &place.node, reach, *expected)?);
+                    return Ok((place, index, end));
+                }
                 let size = copy_size(*groups, *expected, reach, direction);
                 if size.is_some() {
                     leaf.begin(view);
@@ -490,7 +509,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 return Ok(Fetched::More);
             }
             leaf.clear();
-            *seen = None;
+            (*seen, *latched) = (None, None);
             if sibling.take().is_none() {
                 return Err(PoolError::contents(place.node.id(), NOT_ITS_FENCES).into());
             }
@@ -571,25 +590,6 @@ fn end_in<B: Bytes>(leaf: NodeView<B>, upper: &Bound<Vec<u8>>) -> usize {
     let Some(key) = key_of(upper).filter(|key| !leaf.ends_before(key)) else { return usize::MAX };
     let find = leaf.find(key);
     find.index + usize::from(find.found && matches!(upper, Bound::Included(_)))
-}
-
-/// Copies a leaf as a whole, and resolves it.
-#[inline(never)]
-fn resolve<'p, P: Pager>(
-    tree: &Tree<'p, P>,
-    node: &P::Optimistic<'p>,
-    leaf: &mut LeafCopy,
-) -> Result<SeenLeaf, Interrupt> {
-    leaf.copy_all(NodeView::new(node.bytes()));
-    // So that the view is asked for keys, and not for a mixture of what the leaf held at several moments.
-    node.validate()?;
-    let seen =
-        tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).transpose()?.unwrap_or_default();
-    if tree.is_ended() {
-        return Err(PoolError::Cancelled.into());
-    }
-    node.validate()?;
-    Ok(seen)
 }
 
 fn key_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {

@@ -4,9 +4,10 @@ use super::record::StoredValue;
 use crate::blob::BlobReference;
 use crate::isolation::{Seen, SharedBytes, View};
 use crate::node::{LeafCopy, NodeView};
+use crate::tree::Tree;
 use std::ops::Bound;
 use vellum_base::PageId;
-use vellum_pool::PoolError;
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// The records of a leaf that a view sees, in key order. Records that the leaf itself holds are read from a copy of it.
 #[derive(Default)]
@@ -102,6 +103,25 @@ impl SeenLeaf {
             }
         }
     }
+}
+
+/// Copies a leaf as a whole, and resolves it.
+#[inline(never)]
+pub(super) fn resolve<'p, P: Pager>(
+    tree: &Tree<'p, P>,
+    node: &P::Optimistic<'p>,
+    leaf: &mut LeafCopy,
+) -> Result<SeenLeaf, Interrupt> {
+    leaf.copy_all(NodeView::new(node.bytes()));
+    // So that the view is asked for keys, and not for a mixture of what the leaf held at several moments.
+    node.validate()?;
+    let seen =
+        tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).transpose()?.unwrap_or_default();
+    if tree.is_ended() {
+        return Err(PoolError::Cancelled.into());
+    }
+    node.validate()?;
+    Ok(seen)
 }
 
 /// The keys covered by a leaf whose records were removed, and which some snapshot may see.

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use vellum_access::{AccessError, Answer, Task, Tree};
 use vellum_pool::Pool;
 
@@ -129,6 +129,21 @@ pub fn compare(tree: &Seen<'_>, world: &World, random: &mut StdRng) {
             assert_eq!(cursor.previous().unwrap().unwrap().key(), &key[..]);
         }
         assert!(cursor.previous().unwrap().is_none());
+        let mut rest = expected.iter();
+        loop {
+            let shown = cursor.scan(|entry| {
+                let (key, value) = rest.next().expect("an entry more");
+                assert_eq!((entry.key(), entry.value_length()), (&key[..], value.len() as u64));
+                assert!(entry.inline_value().is_none_or(|inline| inline == &value[..]));
+                if random.random_ratio(1, 5) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            match shown {
+                Ok(ControlFlow::Continue(())) => break,
+                Ok(ControlFlow::Break(())) | Err(AccessError::Pool(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(rest.next().is_none());
         cursor.seek_to_end();
         assert_eq!(
             cursor.previous().unwrap().map(|entry| entry.key().to_vec()).as_ref(),

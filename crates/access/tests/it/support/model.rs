@@ -3,7 +3,7 @@
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, HashSet},
-    ops::Bound,
+    ops::{Bound, ControlFlow},
 };
 use vellum_access::{Tree, Written};
 use vellum_base::Extent;
@@ -63,6 +63,19 @@ pub fn compare<P: Pager>(tree: &Tree<'_, P>, model: &Model) {
         assert_eq!(cursor.previous().unwrap().unwrap().key(), key);
     }
     assert!(cursor.previous().unwrap().is_none());
+    // A scan goes on where it was broken off.
+    let mut rest = model.iter();
+    while cursor
+        .scan(|entry| {
+            let (key, value) = rest.next().expect("an entry that the model has");
+            assert_eq!((entry.key(), entry.value_length()), (&key[..], value.len() as u64));
+            assert!(entry.inline_value().is_none_or(|inline| inline == &value[..]));
+            if key.len() % 5 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap()
+        .is_break()
+    {}
+    assert_eq!(rest.next(), None);
 }
 
 /// Changes a tree at random, compares every step with the model, and calls `verify` now and then. First the tree grows,

@@ -42,6 +42,7 @@ impl<'p> Look<'p> {
 impl<'p> OptimisticPage for Look<'p> {
     type View = OptimisticBytes<'p>;
     type Exclusive = Exclusive<'p>;
+    type Shared = SharedExtent<'p>;
 
     #[inline]
     fn id(&self) -> PageId {
@@ -69,6 +70,14 @@ impl<'p> OptimisticPage for Look<'p> {
             return Err(Interrupt::Conflict(self.page));
         }
         Ok(Exclusive(Held::Frame { pool: self.pool, frame: self.frame, changed: false }))
+    }
+
+    #[inline]
+    fn share(self) -> Result<SharedExtent<'p>, Interrupt> {
+        if !self.state().try_shared(self.seen) {
+            return Err(Interrupt::Conflict(self.page));
+        }
+        Ok(SharedExtent::Frame { pool: self.pool, frame: self.frame })
     }
 }
 
