@@ -19,6 +19,7 @@ extern crate self as vellum_pool;
 mod allocator;
 mod append_hint;
 mod change_log;
+mod change_records;
 mod copying;
 #[cfg(all(test, not(loom)))]
 mod crashes;
@@ -51,6 +52,7 @@ mod stream;
 pub use {
     append_hint::{AppendHint, AppendHints},
     change_log::ChangeLog,
+    change_records::ChangeRecords,
     copying::HeldSpace,
     error::{Fault, Interrupt, Miss, PoolError},
     file::copy_basis::CopyBasis,
@@ -66,8 +68,8 @@ pub use {
     page::simd::detect as detect_simd,
     page::state::SHARED_HOLDERS_MAX,
     pager::{
-        AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,
-        FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
+        AllocatedPage, Allocation, AsynchronousReads, Begun, ExclusivePage, ExtentWriter, FinishedRead,
+        Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::{Checkpointer, Pool, SetAside},
     pool_file::{PoolFile, renew_database},

@@ -6,11 +6,12 @@
 use crate::{
     allocator::Allocator,
     change_log::ChangeLog,
+    change_records::ChangeRecords,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{copies, miss_queue::MissQueue},
     page::state::Word,
-    pager::{Allocation, AsynchronousReads, ChangeRecords, Followed, Navigation, Streams, copy_part},
+    pager::{Allocation, AsynchronousReads, Followed, Navigation, Streams, copy_part},
     pool::Pool,
     stream::{extent_stream, extent_stream::ExtentStream, page_stream::PageStream},
 };

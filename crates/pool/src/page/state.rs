@@ -282,8 +282,7 @@ impl PageState {
         same && now.shared_holders() == 0 && self.try_exclusive(now)
     }
 
-    /// Takes a shared latch if the contents are still those that the optimistic reader of `seen` saw, unless there are
-    /// as many holders as there can be.
+    /// Takes a shared latch, if another holder fits and the contents are still those that the reader of `seen` saw.
     #[inline]
     pub fn try_share_optimistic(&self, seen: Word) -> bool {
         loop {
