@@ -148,6 +148,39 @@ model!(upgrades_lose_no_update, [BlindUpgrade], || {
     assert_eq!(page.read_optimistically(), Some(added));
 });
 
+// As a scan does: it finds its place optimistically, and then latches the page.
+model!(what_is_read_before_and_under_a_shared_latch_belongs_together, [BlindShare], || {
+    let page = Page::resident(0);
+    let writer = {
+        let page = page.clone();
+        thread::spawn(move || {
+            if page.try_exclusive() {
+                page.write(1);
+                let _ = page.state.release_exclusive(true);
+            }
+        })
+    };
+    let other = {
+        let page = page.clone();
+        thread::spawn(move || {
+            let seen = page.state.load();
+            if seen.is_readable() && page.state.try_share_optimistic(seen) {
+                let _ = page.state.release_shared();
+            }
+        })
+    };
+    let seen = page.state.load();
+    if seen.is_readable() {
+        let [before, _] = page.read();
+        if page.state.try_share_optimistic(seen) {
+            assert_eq!(page.read(), [before, before]);
+            let _ = page.state.release_shared();
+        }
+    }
+    writer.join().unwrap();
+    other.join().unwrap();
+});
+
 model!(a_page_is_clean_only_if_storage_has_what_it_holds, [BlindClean, RelaxedClean], || {
     let (page, storage) = (Page::resident(0), Arc::new(AtomicU64::new(0)));
     let change = |page: &Page, number| {

@@ -47,6 +47,8 @@ pub(crate) enum Bug {
     VersionStaysAtEviction,
     /// An upgrade takes the latch regardless of the version.
     BlindUpgrade,
+    /// A shared latch is taken regardless of the version that an optimistic reader saw.
+    BlindShare,
     /// A page becomes clean after a copy of it was written, regardless of the version.
     BlindClean,
     /// A page that is seen to be clean does not imply that its copy was written.

@@ -287,7 +287,8 @@ impl PageState {
     pub fn try_share_optimistic(&self, seen: Word) -> bool {
         loop {
             let now = self.load();
-            if !Self::same_contents(now, seen) || now.state() == SHARED_LAST {
+            let same = Self::same_contents(now, seen) || (planted(Bug::BlindShare) && !now.is_exclusive());
+            if !same || now.state() == SHARED_LAST {
                 return false;
             }
             // What the reader has not read yet it reads under the latch. If this fails, another thread has got on.
@@ -566,20 +567,19 @@ mod tests {
     #[test]
     fn the_table_of_transitions_refuses_what_would_be_a_bug() {
         let word = |state: u64, rest: u64| Word(state << STATE_SHIFT | rest);
-        let allowed = |from: Word, to: Word| is_allowed(from, to);
-        assert!(allowed(word(UNLOCKED, 5), word(EXCLUSIVE, 5)));
-        assert!(allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | DIRTY)));
-        assert!(allowed(word(EXCLUSIVE, VERSION_MASK), word(EVICTED, 0)));
-        assert!(!allowed(word(UNLOCKED, 5), word(EVICTED, 6)), "evicted without a latch");
-        assert!(!allowed(word(EVICTED, 5), word(SHARED_FIRST, 5)), "shared without being read in");
-        assert!(!allowed(word(EXCLUSIVE, 5), word(EVICTED, 5)), "evicted with the same version");
-        assert!(!allowed(word(EXCLUSIVE, 5 | DIRTY), word(EVICTED, 6 | DIRTY)), "evicted with changes");
-        assert!(!allowed(word(EXCLUSIVE, 5 | DIRTY), word(UNLOCKED, 5)), "clean by itself");
-        assert!(!allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | WAITING)), "a lost wake-up");
-        assert!(!allowed(word(SHARED_FIRST, 5 | WAITING), word(UNLOCKED, 5 | WAITING)), "a lost wake-up");
-        assert!(!allowed(word(SHARED_FIRST + 2, 5), word(SHARED_FIRST, 5)), "two holders at once");
-        assert!(!allowed(word(UNLOCKED, 5), word(UNLOCKED, 5 | WAITING)), "waiting for nobody");
-        assert!(!allowed(word(MARKED, 5), word(UNLOCKED, 6)), "a change without a latch");
+        assert!(is_allowed(word(UNLOCKED, 5), word(EXCLUSIVE, 5)));
+        assert!(is_allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | DIRTY)));
+        assert!(is_allowed(word(EXCLUSIVE, VERSION_MASK), word(EVICTED, 0)));
+        assert!(!is_allowed(word(UNLOCKED, 5), word(EVICTED, 6)), "evicted without a latch");
+        assert!(!is_allowed(word(EVICTED, 5), word(SHARED_FIRST, 5)), "shared without being read in");
+        assert!(!is_allowed(word(EXCLUSIVE, 5), word(EVICTED, 5)), "evicted with the same version");
+        assert!(!is_allowed(word(EXCLUSIVE, 5 | DIRTY), word(EVICTED, 6 | DIRTY)), "evicted with changes");
+        assert!(!is_allowed(word(EXCLUSIVE, 5 | DIRTY), word(UNLOCKED, 5)), "clean by itself");
+        assert!(!is_allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | WAITING)), "a lost wake-up");
+        assert!(!is_allowed(word(SHARED_FIRST, 5 | WAITING), word(UNLOCKED, 5 | WAITING)), "a lost wake-up");
+        assert!(!is_allowed(word(SHARED_FIRST + 2, 5), word(SHARED_FIRST, 5)), "two holders at once");
+        assert!(!is_allowed(word(UNLOCKED, 5), word(UNLOCKED, 5 | WAITING)), "waiting for nobody");
+        assert!(!is_allowed(word(MARKED, 5), word(UNLOCKED, 6)), "a change without a latch");
     }
 
     #[test]
