@@ -14,8 +14,8 @@ use vellum_pool::Pool;
 /// A cursor stands *between* two entries: [`next`](Self::next) returns the entry after it and steps over it,
 /// [`previous`](Self::previous) the entry before it. A new cursor stands at the beginning of its range.
 ///
-/// It holds no latch: others may change the table meanwhile. It reads entries in groups (a few at first, later a few
-/// dozen). The entries of a group belong to one moment, different groups to different moments; an entry that exists all
+/// It holds no latch except in [`scan`](Self::scan): others may change the table meanwhile. It reads entries in groups (a
+/// few at first, later a few dozen). The entries of a group belong to one moment, different groups to different moments; an entry that exists all
 /// the while is shown exactly once. Other transactions may be committed between two entries of a group. A cursor of a
 /// [`Transaction`](crate::Transaction) shows one moment throughout.
 pub struct Cursor<'t> {

@@ -259,7 +259,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     }
 
     /// A cursor over the entries of a range of keys, as bytes, for what an iterator cannot do: it can turn around, seek
-    /// any key, and show entries without copying their values.
+    /// any key, and show many entries fast, where they lie ([`Cursor::scan`]).
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
