@@ -8,8 +8,8 @@ use vellum_base::primitive::{Instant, random};
 const PATIENCE: u32 = 8;
 /// How long precedence lasts at least and at most.
 const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
-/// This many conflicts in spite of precedence, each after something else was committed inside the transaction, count as
-/// conflicts with that.
+/// This many conflicts with what was committed, in spite of precedence, each after something else was committed inside
+/// the transaction, count as conflicts with that.
 const OWN_CONFLICTS: u32 = 8;
 
 /// For how long a transaction is retried that conflicts with another one of its own thread, unless its caller sets a
@@ -44,15 +44,19 @@ impl Attempts {
         self.begun = Instant::now();
     }
 
-    /// The outcome of an attempt, unless it is to be repeated. If it `may_be_own`, probably only what was committed
-    /// inside the transaction was in its way.
+    /// The outcome of an attempt, unless it is to be repeated. If a conflict with what was committed `may_be_own`, it was
+    /// probably committed inside the transaction. A conflict with a transaction that is open has another cause.
     pub fn end<T>(&mut self, done: Result<T>, may_be_own: bool) -> ControlFlow<Result<T>> {
         match done {
-            Err(Error::Conflict { table, key, .. }) if may_be_own && self.own_conflicts >= OWN_CONFLICTS => {
+            Err(Error::Conflict { table, key, committed: true })
+                if may_be_own && self.own_conflicts >= OWN_CONFLICTS =>
+            {
                 ControlFlow::Break(Err(Error::OwnConflict { table, key }))
             }
-            Err(Error::Conflict { .. }) if self.retry_for.is_none_or(|time| self.start.elapsed() < time) => {
-                self.own_conflicts += u32::from(may_be_own);
+            Err(Error::Conflict { committed, .. })
+                if self.retry_for.is_none_or(|time| self.start.elapsed() < time) =>
+            {
+                self.own_conflicts += u32::from(may_be_own && committed);
                 self.took = self.begun.elapsed();
                 self.conflicts += 1;
                 ControlFlow::Continue(())

@@ -205,3 +205,22 @@ fn a_serializable_one_is_run_again_when_what_it_has_read_has_changed() {
     }));
     assert_eq!((seen.unwrap(), attempts.load(Ordering::Relaxed)), (Some(7), 2));
 }
+
+#[test]
+fn a_conflict_with_another_task_is_none_with_what_was_committed_inside() {
+    let (database, owned) = database(5, &options());
+    let (table, log) = (&owned, &database.create_table("log").unwrap());
+    let held = database.begin().unwrap();
+    held.put(table, "a", 1).unwrap();
+    let (held, attempts) = (&std::sync::Mutex::new(Some(held)), &AtomicU64::new(0));
+    let ran = block_on(database.run_async(|transaction| async move {
+        let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        if attempt == 30 {
+            held.lock().unwrap().take().unwrap().commit()?;
+        }
+        log.put("attempt", attempt.to_le_bytes())?;
+        transaction.put_async(table, "a", 2).await
+    }));
+    ran.unwrap();
+    assert_eq!((attempts.load(Ordering::Relaxed), table.get("a").unwrap()), (31, Some(2)));
+}

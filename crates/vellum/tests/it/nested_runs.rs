@@ -117,6 +117,32 @@ fn what_does_not_conflict_goes_on() {
 }
 
 #[test]
+fn a_conflict_with_another_thread_is_none_with_what_was_committed_inside() {
+    let (_directory, database) = database();
+    let tables = ["table", "log"].map(|name| database.create_table(name).unwrap());
+    let [table, log] = &tables;
+    let held = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let held = database.begin().unwrap();
+            held.put(table, "hot", "1").unwrap();
+            held
+        });
+        thread.join().unwrap()
+    });
+    let (held, mut attempts) = (Cell::new(Some(held)), 0_u8);
+    let ran = database.run(|transaction| {
+        attempts += 1;
+        if attempts == 30 {
+            held.take().unwrap().commit()?;
+        }
+        log.put("attempt", [attempts])?;
+        transaction.put(table, "hot", "2")
+    });
+    ran.unwrap();
+    assert_eq!((attempts, table.get("hot").unwrap().unwrap()), (31, b"2".to_vec()));
+}
+
+#[test]
 fn a_run_that_is_given_a_time_ends() {
     let (_directory, database) = database();
     let table = database.create_table("table").unwrap();
