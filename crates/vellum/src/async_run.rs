@@ -27,6 +27,10 @@ impl Database {
     /// before their next attempt, for up to twice as long as its last attempt took, and at most ten seconds.
     /// Transactions of threads, by `run` or [`begin`](Self::begin), do not wait.
     ///
+    /// Which transactions a task has begun is not known. So a conflict with a transaction that the task itself has
+    /// [begun](Self::begin), and that ends only after this future, goes on for ever, unless
+    /// [`retry_for`](TransactionOptions::retry_for) sets a limit ([`run_async_with`](Self::run_async_with)).
+    ///
     /// If the future is dropped, the transaction is rolled back, unless it has already been committed and is only
     /// waiting to become durable.
     ///
@@ -49,7 +53,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As for `run`; [`Error::TransactionKept`] if `work` has kept a handle on its transaction.
+    /// As for `run`, except [`Error::HeldByThread`]; [`Error::TransactionKept`] if `work` has kept a handle on its
+    /// transaction.
     pub async fn run_async<T, F>(&self, work: impl FnMut(Arc<Transaction>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,

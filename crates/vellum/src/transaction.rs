@@ -51,9 +51,9 @@ impl TransactionOptions {
         self
     }
 
-    /// For how long [`Database::run_with`] keeps running it again after conflicts; after that it returns the last
-    /// conflict as its error. By default there is no limit, except for conflicts with a transaction that the same
-    /// thread has begun and not ended: five seconds.
+    /// For how long [`Database::run_with`] and [`Database::run_async_with`] keep running it again after conflicts; after
+    /// that they return the last conflict as their error. By default there is no limit, except that `run_with` waits
+    /// only five seconds for a transaction that the same thread has begun and not ended.
     #[must_use]
     pub fn retry_for(mut self, time: Duration) -> Self {
         self.retry_for = Some(time);
