@@ -222,6 +222,46 @@ fn what_a_transaction_calls_for_a_value_may_use_the_transaction() {
 }
 
 #[test]
+fn what_is_stored_inside_where_nothing_was_is_seen() {
+    let (_directory, database) = database(true);
+    let table = database.create_table("t").unwrap();
+    // Stored through the transaction, and past it by a single operation in a single operation.
+    for is_within in [true, false] {
+        let transaction = is_within.then(|| database.begin().unwrap());
+        let mut seen = Vec::new();
+        let change = |value: Option<Vec<u8>>| {
+            if value.is_none() {
+                match &transaction {
+                    Some(transaction) => transaction.put(&table, "k", "nested").unwrap(),
+                    None => table.put("k", "nested").unwrap(),
+                };
+            }
+            seen.push(value);
+            None::<Vec<u8>>
+        };
+        match &transaction {
+            Some(transaction) => transaction.update_with(&table, "k", change).unwrap(),
+            None => table.update_with("k", change).unwrap(),
+        }
+        assert_eq!(seen, [None, Some(b"nested".to_vec())]);
+        transaction.map_or(Ok(()), |transaction| transaction.commit()).unwrap();
+        assert_eq!(table.get("k").unwrap(), None);
+    }
+    // What another transaction stores meanwhile is no conflict: this one changes nothing.
+    let transaction = database.begin().unwrap();
+    let mut calls = 0;
+    let change = |value: Option<Vec<u8>>| {
+        calls += 1;
+        assert_eq!(value, None);
+        table.put("k", "other").unwrap();
+        None::<Vec<u8>>
+    };
+    transaction.update_with(&table, "k", change).unwrap();
+    transaction.commit().unwrap();
+    assert_eq!((calls, table.get("k").unwrap()), (1, Some(b"other".to_vec())));
+}
+
+#[test]
 fn a_source_that_fails_leaves_the_transaction_as_it_was() {
     let (_directory, database) = database(true);
     let table = database.create_table("t").unwrap();

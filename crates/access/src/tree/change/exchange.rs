@@ -110,7 +110,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// ```
     pub fn exchange(&self, key: &[u8], held: &Held, new: Option<&[u8]>) -> Result<bool, AccessError> {
         match (held.expected(), new) {
-            (None, None) => Ok(true),
+            // Nothing is written. What this tree's view does not show is no reason to retry.
+            (None, None) => Ok(self.value_length(key)?.is_none()),
             (None, Some(new)) => self.insert(key, new),
             (Some(expected), Some(new)) => {
                 Ok(self.write_as(key, new, Mode::Exchange(&expected))? == Written::Replaced)
