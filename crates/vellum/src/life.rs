@@ -51,6 +51,8 @@ pub(crate) struct OpenTable {
     is_divided: AtomicBool,
     /// Whether `life` restricts which threads may change it: operations look only at this flag.
     is_special: AtomicBool,
+    /// Whether its owner has dropped it.
+    is_dropped: AtomicBool,
     writers: Arc<Writers>,
     life: Apart<Mutex<Life>>,
     /// What all handles of a heap know of it.
@@ -113,6 +115,7 @@ impl OpenTable {
             first: Generation::new(record.root),
             is_divided: AtomicBool::new(false),
             is_special: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
             writers: writers.clone(),
             life: Apart::default(),
             heap: OnceLock::new(),
@@ -258,6 +261,17 @@ impl OpenTable {
             life.owner = None;
             life.is_gone |= is_gone;
         });
+    }
+
+    /// Whether a transaction has dropped it, which may still be open.
+    #[inline]
+    pub(crate) fn is_dropped(&self) -> bool {
+        // Relaxed, here and below: only the owner depends on the flag, and it makes one change at a time, under a lock.
+        self.is_dropped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_dropped(&self, is_dropped: bool) {
+        self.is_dropped.store(is_dropped, Ordering::Relaxed);
     }
 
     fn update<T>(&self, update: impl FnOnce(&mut Life) -> T) -> T {

@@ -33,12 +33,24 @@ pub(crate) enum Fate {
 impl Owned {
     /// Notes a change of a table.
     pub(crate) fn add(&mut self, at: Savepoint, table: Arc<OpenTable>, fate: Fate) {
+        if fate == Fate::Dropped {
+            table.set_dropped(true);
+        }
         self.0.push(Change { at, table, fate });
     }
 
     /// Whether the transaction has created a table.
     pub(crate) fn has_created(&self, table: &Arc<OpenTable>) -> bool {
-        self.0.iter().any(|change| change.fate == Fate::Created && Arc::ptr_eq(&change.table, table))
+        self.has(Fate::Created, table)
+    }
+
+    /// Whether the transaction has dropped a table.
+    pub(crate) fn has_dropped(&self, table: &Arc<OpenTable>) -> bool {
+        self.has(Fate::Dropped, table)
+    }
+
+    fn has(&self, fate: Fate, table: &Arc<OpenTable>) -> bool {
+        self.0.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
     }
 
     /// The transaction is committed.
@@ -80,7 +92,8 @@ impl Owned {
             match change.fate {
                 Fate::Created => inner.doom(change.table, 0, None),
                 Fate::Replaced { new, .. } => inner.doom(change.table, 0, Some(new)),
-                Fate::Reserved | Fate::Dropped => {}
+                Fate::Dropped => change.table.set_dropped(false),
+                Fate::Reserved => {}
             }
         }
     }

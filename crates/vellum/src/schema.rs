@@ -202,7 +202,7 @@ impl Transaction {
 
     /// Drops a table with all its contents, including records that were stored after this transaction began. Others see
     /// that once it is committed; transactions that began before that still see the table. Handles on the table are of
-    /// no use afterwards: they show what it held, and change nothing. Its space is freed when no such transaction or
+    /// no use afterwards: they show what it held, and changes are refused ([`Error::NoSuchTable`]). Its space is freed when no such transaction or
     /// handle is left.
     ///
     /// # Errors

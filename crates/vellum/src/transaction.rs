@@ -408,10 +408,22 @@ impl Transaction {
         self.check()?;
         let tree = table.tree_of(&self.open)?.with_view(self.writing()?);
         let mut changing = self.changing();
+        if table.open.is_dropped() {
+            self.check_not_dropped(table)?;
+        }
         if !changing.iter().any(|writing| writing.is_of(&table.open, tree.root())) {
             changing.push(self.begin_writing(table, tree.root())?);
         }
         change(tree).map_err(|error| self.die(table.named(error)))
+    }
+
+    /// Makes sure that this transaction has not dropped a table: nothing would be left of what it changes there.
+    #[cold]
+    fn check_not_dropped(&self, table: &Handle) -> Result<()> {
+        if lock(&self.open.owned).has_dropped(&table.open) {
+            return Err(Error::NoSuchTable { name: table.name.as_ref().to_owned() });
+        }
+        Ok(())
     }
 
     /// The view through which it changes records.

@@ -209,6 +209,72 @@ fn a_renamed_table_keeps_its_handles_and_its_records() {
 }
 
 #[test]
+fn what_a_transaction_has_dropped_it_does_not_change() {
+    let (_disk, database) = database(8);
+    let old = database.create_table("t").unwrap();
+    old.put("k", "v").unwrap();
+    let before = pages(&database);
+    let transaction = database.begin().unwrap();
+    transaction.put(&old, "own", "1").unwrap();
+    let savepoint = transaction.savepoint();
+    let assert_refused = |done: vellum::Result<()>| {
+        assert!(matches!(done, Err(Error::NoSuchTable { .. })), "{done:?}");
+    };
+    let drop_in = |length: u64| {
+        let mut source = Dropping { transaction: &transaction, is_dropped: false };
+        transaction.put_from(&old, "large", length, &mut source).map(drop)
+    };
+    let drop_and_change = |_: Option<Vec<u8>>| {
+        transaction.drop_table("t").unwrap();
+        Some("v")
+    };
+    assert_refused(transaction.update_with(&old, "k", drop_and_change));
+    let new = transaction.create_table("t").unwrap();
+    for done in [
+        transaction.put(&old, "own", "2").map(drop),
+        transaction.insert(&old, "none", "2").map(drop),
+        transaction.remove(&old, "k").map(drop),
+        transaction.get_for_update(&old, "k").map(drop),
+        transaction.multi_put(&old, &[("a", "1"), ("b", "2")]).map(drop),
+        transaction.remove_range(&old, ..).map(drop),
+    ] {
+        assert_refused(done);
+    }
+    // It shows what it held, and the transaction goes on.
+    assert_eq!(transaction.get(&old, "own").unwrap().unwrap(), b"1");
+    transaction.put(&new, "k", "new").unwrap();
+    drop(new);
+    // When the drop is undone, the table is what it was.
+    for length in [100, 100_000] {
+        transaction.rollback_to(savepoint).unwrap();
+        transaction.put(&old, "own", length.to_string()).unwrap();
+        assert_refused(drop_in(length));
+    }
+    transaction.rollback_to(savepoint).unwrap();
+    transaction.put(&old, "k", "last").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(old.get("k").unwrap().unwrap(), b"last");
+    assert_clean(&database);
+    assert_eq!(pages(&database), before);
+}
+
+/// A source that drops the table for which it is read.
+struct Dropping<'t> {
+    transaction: &'t Transaction,
+    is_dropped: bool,
+}
+
+impl std::io::Read for Dropping<'_> {
+    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+        if !std::mem::replace(&mut self.is_dropped, true) {
+            self.transaction.drop_table("t").unwrap();
+        }
+        target.fill(1);
+        Ok(target.len())
+    }
+}
+
+#[test]
 fn who_has_read_what_was_cleared_or_dropped_is_not_serializable() {
     for drops in [false, true] {
         let (_disk, database) = database(8);
