@@ -7,6 +7,7 @@ use crate::{
     Database, Error, Result, catalog,
     catalog::TableRecord,
     handle::Handle,
+    life::conflict,
     objects::{Fields, Object, Ref},
 };
 use std::sync::Arc;
@@ -107,13 +108,16 @@ impl Database {
     /// Opens a heap of objects.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`] if there is none of that name, [`Error::IsTable`] if the name is that of a table, or if
-    /// the catalog cannot be read.
+    /// [`Error::NoSuchTable`] if there is none of that name, [`Error::IsTable`] if the name is that of a table,
+    /// [`Error::Conflict`] if another thread is dropping the heap, or if the catalog cannot be read.
     pub fn heap(&self, name: &str) -> Result<Heap> {
         let check = |record: &TableRecord| {
             if record.is_heap { Ok(()) } else { Err(Error::IsTable { name: name.to_owned() }) }
         };
         let handle = self.open_table(name, check)?;
+        if handle.open.is_emptied() {
+            return Err(conflict(name, false));
+        }
         let root = handle.open.current().root;
         Ok(Heap::new(handle, root))
     }
@@ -143,21 +147,46 @@ impl Database {
     }
 
     /// Drops a heap with all its objects, page by page: the time this takes depends on the heap's size. If it is
-    /// interrupted, some objects are gone, and the call may be repeated.
+    /// interrupted, some objects are gone, and the call may be repeated. Meanwhile no thread can open the heap.
     ///
     /// # Errors
-    /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; or if a page cannot be read.
+    /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; [`Error::Conflict`] if another thread
+    /// renames it meanwhile; or if a page cannot be read.
     pub fn drop_heap(&self, name: &str) -> Result<()> {
-        let heap = self.heap(name)?;
-        let weak = Arc::downgrade(&heap.handle.open);
-        if self.inner().handles(&weak) > 1 {
+        let emptied = Emptied::begin(self.heap(name)?, name)?;
+        emptied.0.core().clear()?;
+        // Begun only now: an open transaction would have kept the log of what was freed.
+        let transaction = self.begin()?;
+        transaction.drop_empty_heap(name, emptied.0.root)?;
+        transaction.commit()?;
+        drop(emptied);
+        // Its root is free when it has no handles.
+        self.inner().sweep();
+        Ok(())
+    }
+}
+
+/// The only handle on a heap whose pages are being freed. As long as it exists, nobody can open the heap.
+struct Emptied(Heap);
+
+impl Emptied {
+    /// # Errors
+    /// [`Error::TableInUse`] if the heap has other handles.
+    fn begin(heap: Heap, name: &str) -> Result<Self> {
+        let open = &heap.handle.open;
+        let tables = heap.handle.inner.lock();
+        if heap.handle.inner.handles(&Arc::downgrade(open)) > 1 {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
-        heap.core().clear()?;
-        drop(heap);
-        let transaction = self.begin()?;
-        transaction.drop_empty_heap(name)?;
-        transaction.commit()
+        open.set_emptied(true);
+        drop(tables);
+        Ok(Self(heap))
+    }
+}
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        self.0.handle.open.set_emptied(false);
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct OpenTable {
     life: Apart<Mutex<Life>>,
     /// What all handles of a heap know of it.
     pub(crate) heap: OnceLock<Arc<HeapState>>,
+    /// Whether the pages of a heap are being freed: it has no handles then, and nobody may open it.
+    is_emptied: AtomicBool,
 }
 
 /// A tree that the table has or had.
@@ -119,6 +121,7 @@ impl OpenTable {
             writers: writers.clone(),
             life: Apart::default(),
             heap: OnceLock::new(),
+            is_emptied: AtomicBool::new(false),
         }
     }
 
@@ -272,6 +275,17 @@ impl OpenTable {
 
     pub(crate) fn set_dropped(&self, is_dropped: bool) {
         self.is_dropped.store(is_dropped, Ordering::Relaxed);
+    }
+
+    /// Whether the pages of a heap are being freed. The caller has a handle on the heap.
+    pub(crate) fn is_emptied(&self) -> bool {
+        // Relaxed, here and below: the flag is set while the open tables are locked and the heap has no other handle,
+        // and handles are made under the same lock.
+        self.is_emptied.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_emptied(&self, is_emptied: bool) {
+        self.is_emptied.store(is_emptied, Ordering::Relaxed);
     }
 
     fn update<T>(&self, update: impl FnOnce(&mut Life) -> T) -> T {

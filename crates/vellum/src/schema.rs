@@ -214,9 +214,13 @@ impl Transaction {
         self.drop_existing(name, existing)
     }
 
-    /// Drops a heap that has no pages left.
-    pub(crate) fn drop_empty_heap(&self, name: &str) -> Result<()> {
-        self.drop_existing(name, self.existing(name)?)
+    /// Drops the heap with this root, which has no pages left.
+    pub(crate) fn drop_empty_heap(&self, name: &str, root: PageId) -> Result<()> {
+        let existing = self.existing(name)?;
+        if existing.0.root != root {
+            return Err(self.die(conflict(name, true)));
+        }
+        self.drop_existing(name, existing)
     }
 
     fn drop_existing(&self, name: &str, (record, open): (TableRecord, Arc<OpenTable>)) -> Result<()> {

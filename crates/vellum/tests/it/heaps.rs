@@ -96,6 +96,43 @@ fn a_reference_to_a_heap_that_was_dropped_leads_to_nothing() {
     assert_eq!(heap.get(near).unwrap().number, 2);
 }
 
+/// A heap that another thread opens while it is being dropped would lose what that thread stores.
+#[test]
+fn a_heap_cannot_be_opened_while_it_is_being_dropped() {
+    let (database, heap) = create(&SimulatedDisk::new(9), &options());
+    let item = |number| Item { number, name: "x".repeat(2000).as_str().into(), next: None };
+    (0..1500).for_each(|number| _ = heap.allocate(&item(number)).unwrap());
+    drop(heap);
+    let pages = || database.statistics().pages_allocated;
+    let before = pages();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| database.drop_heap("heap"));
+        while pages() == before && !dropping.is_finished() {
+            std::thread::yield_now();
+        }
+        // It is under way, unless this thread had to wait for a processor.
+        let opened = database.heap("heap");
+        let stored = opened.as_ref().ok().map(|heap| heap.allocate(&item(0)));
+        let second = database.drop_heap("heap");
+        dropping.join().unwrap().unwrap();
+        if let (Ok(heap), Some(Ok(stored))) = (&opened, &stored) {
+            assert_eq!(heap.get(*stored).unwrap(), item(0));
+        }
+        for refused in [opened.map(drop), second] {
+            assert!(
+                matches!(refused, Err(Error::Conflict { committed: false, .. } | Error::NoSuchTable { .. })),
+                "{refused:?}"
+            );
+        }
+    });
+    assert!(database.heaps().unwrap().is_empty());
+    // Ends a transaction, which frees what was left.
+    fill(&database.create_heap("heap").unwrap(), 1);
+    database.drop_heap("heap").unwrap();
+    assert!(pages() < before - 700, "{before} before, {} now", pages());
+    clean(&database);
+}
+
 #[test]
 fn a_database_that_is_open_for_reading_shows_its_objects() {
     let disk = SimulatedDisk::new(1);
