@@ -71,6 +71,20 @@ fn what_the_system_does_not_confirm_is_refused_unless_vouched_for() {
 }
 
 #[test]
+fn a_measurement_leaves_a_file_that_it_has_not_made() {
+    let place = Place::new();
+    let bench = ["pmem", "bench", "s", "--records", "10", "--seconds", "0"];
+    std::fs::write(place.path("s"), "not a store").unwrap();
+    place.run(&bench).fails(2, &["exists", "can be made and removed"]);
+    assert_eq!(std::fs::read(place.path("s")).unwrap(), b"not a store");
+    // What lies there can also come to light when the store is made: a link that leads nowhere.
+    std::fs::remove_file(place.path("s")).unwrap();
+    std::os::unix::fs::symlink("nowhere", place.path("s")).unwrap();
+    place.run(&bench).fails(2, &["cannot create"]);
+    assert!(place.path("s").is_symlink());
+}
+
+#[test]
 fn a_value_without_end_is_refused() {
     let place = Place::new();
     let program = env!("CARGO_BIN_EXE_vellum");

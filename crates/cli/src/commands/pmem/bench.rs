@@ -55,7 +55,15 @@ struct Step {
 /// Measures.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     signals::watch();
-    let outcome = measure(arguments, general);
+    let mut options = arguments.how.options();
+    options.reclaim.background = false;
+    if arguments.store.exists() {
+        let path = shown(&arguments.store);
+        return Err(Failure::usage(format!("{path} exists; name a file that can be made and removed")));
+    }
+    // Until the store is made, what lies there is not this program's to remove.
+    let store = Store::create(&arguments.store, &options)?;
+    let outcome = measure(store, options, arguments, general);
     // The lock on the file was released with the store.
     match std::fs::remove_file(&arguments.store) {
         Err(error) if outcome.is_ok() => Err(Failure::file("remove", &arguments.store, &error)),
@@ -63,14 +71,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     }
 }
 
-fn measure(arguments: &Arguments, general: &General) -> Result {
-    let mut options = arguments.how.options();
-    options.reclaim.background = false;
-    if arguments.store.exists() {
-        let path = shown(&arguments.store);
-        return Err(Failure::usage(format!("{path} exists; name a file that can be made and removed")));
-    }
-    let store = Store::<Records>::create(&arguments.store, &options)?;
+fn measure(store: Store<Records>, mut options: Options, arguments: &Arguments, general: &General) -> Result {
     let persistence = store.persistence().to_string();
     let (records, threads) = (arguments.records.get(), arguments.threads);
     let time = Duration::from_secs(arguments.seconds);
