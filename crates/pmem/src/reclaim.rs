@@ -203,12 +203,14 @@ fn move_group<L: Format, M: Medium>(
             continue;
         }
         record.load_value(medium, &mut value);
+        let sequence = record.sequence(medium);
         if core.superblock.checksums && !record.is_sound(medium, key, &value) {
             failure = Err(PmemError::Damaged(crate::Damage::Record { at: record.at }));
             break;
         }
-        let sums = medium.memory().word(record.sums_at()).load(Ordering::Relaxed);
-        let head = (record.sequence(medium), sums);
+        // Not those of the original: after a change in place they are those of two values, and a torn copy with the
+        // former value would count as a record.
+        let head = (sequence, core.sums(sequence, key, &value));
         match core.append(writer, Site::CopyRecord, head, key, &value) {
             Ok((copy, copied)) => moved.push((*hash, *place, record, copy, copied)),
             Err(error) => {

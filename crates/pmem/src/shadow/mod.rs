@@ -14,6 +14,7 @@ mod damage;
 mod history;
 mod model;
 mod omissions;
+mod reclaiming;
 mod records;
 mod scenarios;
 mod updates;
