@@ -293,11 +293,14 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
         take_in(core, hash, place, record, share);
     }
     share.found = found;
-    if !core.read_only && extent.kind != ExtentKind::Unformatted {
+    if !core.read_only {
         // The contents may have been read from a cache that a killed process did not flush; from now on they count as
-        // durable.
-        let (at, bytes) = (core.geometry.block_at(block), extent.blocks * core.geometry.block_bytes());
-        core.medium.flush(&mut share.lane, Site::RecoveryScan, at, bytes as usize);
+        // durable. Of an unformatted block that is the word that says so.
+        let bytes = match extent.kind {
+            ExtentKind::Unformatted => WORD as u64,
+            _ => extent.blocks * core.geometry.block_bytes(),
+        };
+        core.medium.flush(&mut share.lane, Site::RecoveryScan, core.geometry.block_at(block), bytes as usize);
     }
     let state = match extent.kind {
         _ if is_damaged => State::Damaged,

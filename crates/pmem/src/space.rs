@@ -252,18 +252,20 @@ impl Space {
     /// Durably makes unused blocks into ones that recovery does not look into. Where a file was cut and has grown again,
     /// the first pages of a block may be from before and the others zero: its head says nothing about them.
     fn unformat<M: Medium>(&self, medium: &M, lane: &mut Lane, blocks: Range<u64>) -> Result<()> {
-        let mut is_any = false;
+        if blocks.is_empty() {
+            return Ok(());
+        }
         for at in blocks.map(|block| self.geometry.block_at(block)) {
             let head = medium.memory().word(at);
             if head.load(Ordering::Relaxed) & !LOCK_MASK != 0 {
                 // No thread waits for its lock. The version stays, so that a reader of a former record notices.
                 head.fetch_and(LOCK_MASK, Ordering::Relaxed);
                 medium.touched(at, WORD);
-                medium.flush(lane, Site::UnusedBlocks, at, WORD);
-                is_any = true;
             }
+            // Also what reads as zero: a process that was killed may have cleared it in the caches alone.
+            medium.flush(lane, Site::UnusedBlocks, at, WORD);
         }
-        if is_any { medium.fence(lane, Site::UnusedBlocks) } else { Ok(()) }
+        medium.fence(lane, Site::UnusedBlocks)
     }
 
     fn store_end<M: Medium>(&self, medium: &M, lane: &mut Lane, end: u64) -> Result<()> {

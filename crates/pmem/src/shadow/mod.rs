@@ -12,6 +12,7 @@ mod concurrent;
 mod costs;
 mod damage;
 mod history;
+mod killed;
 mod model;
 mod omissions;
 mod reclaiming;
@@ -28,7 +29,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
-        Mutex, MutexGuard,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -129,8 +130,13 @@ impl Shadow {
 
     /// Calls an observer before each fence.
     pub fn observe(self, observer: Observer) -> Self {
-        *self.observer.lock().unwrap() = Some(observer);
+        self.set_observer(observer);
         self
+    }
+
+    /// Calls an observer before each fence from now on.
+    pub fn set_observer(&self, observer: Observer) {
+        *self.observer.lock().unwrap() = Some(observer);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -283,7 +289,8 @@ impl Medium for Shadow {
             books.costs.fences += 1;
             books.omitted == Some((site, Step::Fence))
         };
-        if let Some(observer) = self.observer.lock().unwrap().as_mut() {
+        // A test may plant a panic in an observer.
+        if let Some(observer) = self.observer.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             observer(&self.crash_states());
         }
         if omitted {

@@ -105,6 +105,10 @@ pub struct Setting {
     pub seed: u64,
     /// The contents of the medium before the store is created: words, and the entries of the store that they represent.
     pub before: Option<Arc<(Vec<u64>, Entries)>>,
+    /// How many states are checked for each fence after the process was killed; zero for a check at the end only.
+    pub states_killed: u64,
+    /// What is done after the process was killed; if this is empty, one put.
+    pub after_kill: Arc<[Op]>,
 }
 
 impl Default for Setting {
@@ -119,6 +123,8 @@ impl Default for Setting {
             cut_step: 1,
             seed: 1,
             before: None,
+            states_killed: 0,
+            after_kill: [].into(),
         }
     }
 }
@@ -192,6 +198,11 @@ impl<L: Testable> Runner<L> {
         let shadow = shadow.omit(setting.omitted).observe(observer);
         let store = Store::create_on(shadow, &setting.options(), 4, 2).unwrap();
         lock(&ledger).created = true;
+        Self::resume(store, ledger, setting)
+    }
+
+    /// Goes on with a store that is there.
+    pub fn resume(store: Store<L, Shadow>, ledger: Arc<Mutex<Ledger>>, setting: &Setting) -> Self {
         Self { store, clients: BTreeMap::new(), ledger, setting: setting.clone() }
     }
 
@@ -215,41 +226,45 @@ impl<L: Testable> Runner<L> {
     }
 
     pub fn run(&mut self, op: &Op) {
+        self.try_run(op).unwrap();
+    }
+
+    fn try_run(&mut self, op: &Op) -> Result<(), PmemError> {
         let had = |key: &[u8]| lock(&self.ledger).expected.acknowledged.contains_key(key);
         match op {
             Op::Put(client, key, value) => {
                 let expected = if had(key) { Put::Replaced } else { Put::Inserted };
                 self.begin(vec![(key.clone(), Some(value.clone()))]);
-                assert_eq!(self.client(*client).put(L::key(key), L::value(value)).unwrap(), expected);
+                assert_eq!(self.client(*client).put(L::key(key), L::value(value))?, expected);
             }
             Op::Update(client, key, value) => {
                 assert!(had(key), "a history updates what is there");
                 self.begin(vec![(key.clone(), Some(value.clone()))]);
                 let new = value.clone();
-                assert!(self.client(*client).update(L::key(key), |old| *old = new.clone()).unwrap());
+                assert!(self.client(*client).update(L::key(key), |old| *old = new.clone())?);
             }
             Op::Delete(client, key) => {
                 let expected = had(key);
                 self.begin(vec![(key.clone(), None)]);
-                assert_eq!(self.client(*client).delete(L::key(key)).unwrap(), expected);
+                assert_eq!(self.client(*client).delete(L::key(key))?, expected);
             }
             Op::PutBatch(client, entries) => {
                 self.begin(entries.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect());
                 let entries: Vec<_> =
                     entries.iter().map(|(key, value)| (L::key(key), L::value(value))).collect();
-                self.client(*client).put_batch(entries).unwrap();
+                self.client(*client).put_batch(entries)?;
             }
             Op::DeleteBatch(client, keys) => {
                 self.begin(keys.iter().map(|key| (key.clone(), None)).collect());
-                self.client(*client).delete_batch(keys.iter().map(|key| L::key(key))).unwrap();
+                self.client(*client).delete_batch(keys.iter().map(|key| L::key(key)))?;
             }
             Op::Reclaim => {
-                self.store.reclaim().unwrap();
+                self.store.reclaim()?;
             }
             Op::Stall => {
                 let core = self.store.core();
                 let mut lane = Lane { number: u64::MAX, ..Lane::default() };
-                let (block, _) = core.space.take_run(&core.medium, &mut lane, 1, Purpose::Write).unwrap();
+                let (block, _) = core.space.take_run(&core.medium, &mut lane, 1, Purpose::Write)?;
                 core.space.block(block).open(u16::MAX);
             }
             Op::Renew(client) => {
@@ -257,6 +272,7 @@ impl<L: Testable> Runner<L> {
             }
         }
         self.acknowledge();
+        Ok(())
     }
 
     /// Runs a history to its end or the first violation; returns the violation, if any.
@@ -348,7 +364,8 @@ fn check_state<L: Testable>(
     let shadow = shadow.omit(setting.omitted);
     let shadow = if setting.depth > 0 {
         *lock(&inner) = Ledger { expected: expected.clone(), created, ..Ledger::default() };
-        let (own, how) = (inner.clone(), Setting { depth: setting.depth - 1, ..setting.clone() });
+        let how = Setting { depth: setting.depth - 1, states_killed: 0, ..setting.clone() };
+        let own = inner.clone();
         shadow.observe(Box::new(move |states: &CrashStates| look::<L>(states, &how, &own)))
     } else {
         shadow
@@ -431,34 +448,56 @@ fn open_state<L: Testable>(
 }
 
 /// Opens what a process leaves when it ends while the machine goes on: what is found there, and what is stored then,
-/// must outlast a crash of the machine.
-fn check_killed<L: Testable>(
+/// must outlast a crash of the machine, at the end and at each fence before.
+pub fn check_killed<L: Testable>(
     states: &CrashStates,
     setting: &Setting,
     expected: &Expected,
     created: bool,
 ) -> Result<(), String> {
-    let shadow = states.killed().omit(setting.omitted);
-    let Some((store, mut found)) = open_state::<L>(shadow, setting, expected, created)? else {
+    let ledger = Arc::<Mutex<Ledger>>::default();
+    *lock(&ledger) = Ledger { expected: expected.clone(), created, ..Ledger::default() };
+    let mut shadow = states.killed().cut_at(setting.cut_step).omit(setting.omitted);
+    if setting.states_killed > 0 {
+        let (own, how) = (ledger.clone(), Setting { states: setting.states_killed, ..setting.clone() });
+        shadow = shadow.observe(Box::new(move |states: &CrashStates| {
+            let mut ledger = lock(&own);
+            if ledger.violation.is_none() {
+                let outcome = check_states::<L>(states, &how, &ledger.expected, ledger.created);
+                ledger.violation = outcome.err().map(|problem| format!("{problem}, in between"));
+            }
+        }));
+    }
+    let Some((store, found)) = open_state::<L>(shadow, setting, expected, created)? else {
         return Ok(());
     };
     let how = Setting { states: setting.states.min(12), depth: 0, before: None, ..setting.clone() };
-    let check = |found: &Entries| {
-        let settled = Expected { acknowledged: found.clone(), under_way: vec![] };
-        check_all(&store, &how, &settled).map_err(|problem| format!("after a killed process: {problem}"))
+    let mut runner = Runner::resume(store, ledger, &how);
+    let check = |runner: &Runner<L>| {
+        let mut ledger = lock(&runner.ledger);
+        let in_between = ledger.violation.take().map_or(Ok(()), Err);
+        in_between.and_then(|()| check_all(&runner.store, &how, &ledger.expected))
     };
-    check(&found)?;
-    // Not the first client, as below.
-    let first = store.client().map_err(|error| error.to_string())?;
-    let mut client = store.client().map_err(|error| error.to_string())?;
-    let (key, value) = (b"whatever".to_vec(), L::any_value());
-    match client.put(L::key(&key), L::value(&value)) {
-        Ok(_) => found.insert(key, value),
-        Err(PmemError::Full { .. }) => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-    };
-    drop(first);
-    check(&found)
+    let outlasts = |problem| format!("after a killed process: {problem}");
+    {
+        let mut ledger = lock(&runner.ledger);
+        ledger.expected = Expected { acknowledged: found, under_way: vec![] };
+        ledger.created = true;
+    }
+    check(&runner).map_err(outlasts)?;
+    // Not by the first client: its fences would stand in for those of recovery, which has the same lane.
+    runner.client(usize::MAX);
+    let put = [Op::Put(0, b"whatever".to_vec(), L::any_value())];
+    let after = if setting.after_kill.is_empty() { &put[..] } else { &setting.after_kill };
+    for op in after {
+        match runner.try_run(op) {
+            Ok(()) => check(&runner).map_err(outlasts)?,
+            Err(PmemError::Full { .. }) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    runner.clients.remove(&usize::MAX);
+    check(&runner).map_err(outlasts)
 }
 
 fn check_all<L: Testable>(
@@ -466,13 +505,20 @@ fn check_all<L: Testable>(
     setting: &Setting,
     expected: &Expected,
 ) -> Result<(), String> {
+    check_states::<L>(&store.core().medium.crash_states(), setting, expected, true)
+}
+
+/// Checks what is found after crashes.
+fn check_states<L: Testable>(
+    states: &CrashStates,
+    setting: &Setting,
+    expected: &Expected,
+    created: bool,
+) -> Result<(), String> {
     let mut outcome = Ok(());
-    store.core().medium.crash_states().for_each(setting.states, setting.seed, |shadow| {
+    states.for_each(setting.states, setting.seed, |shadow| {
         if outcome.is_ok() {
-            outcome = match setting.open::<L>(shadow) {
-                Ok(store) => expected.check(&contents(&store)),
-                Err(error) => Err(format!("it cannot be opened: {error}")),
-            };
+            outcome = open_state::<L>(shadow, setting, expected, created).map(drop);
         }
     });
     outcome
