@@ -84,6 +84,8 @@ pub enum Site {
     RecoveryMeta,
     /// The same for the blocks.
     RecoveryScan,
+    /// Both checksums of a record, and the word of its value that recovery is about to complete.
+    RecoveryHead,
     /// A record that recovery found to be older than another of the same key, or torn.
     RecoveryRetract,
     /// The occupancy of records that recovery found right.

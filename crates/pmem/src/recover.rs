@@ -163,7 +163,7 @@ pub fn recover<L: Format, M: Medium>(
             let from = next.fetch_add(BLOCKS_AT_ONCE, Ordering::Relaxed);
             let Some(part) = starts.get(from..).filter(|part| !part.is_empty()) else {
                 if !core.read_only {
-                    share.durable = core.watch(core.medium.fence(&mut share.lane, Site::RecoveryScan));
+                    fence(core, &mut share, Site::RecoveryScan);
                 }
                 return share;
             };
@@ -321,8 +321,14 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     }
 }
 
+/// Waits until what a thread flushed is durable; the first failure counts.
+fn fence<L: Format, M: Medium>(core: &Core<L, M>, share: &mut Share, site: Site) {
+    let fenced = core.watch(core.medium.fence(&mut share.lane, site));
+    share.durable = std::mem::replace(&mut share.durable, Ok(())).and(fenced);
+}
+
 /// Sets a word of a value to what was acknowledged, or remembers it if nothing may be written. It becomes durable with
-/// the block.
+/// the block; before that, the head of the record must be, which a killed process may have left only in the caches.
 fn make_good<L: Format, M: Medium>(
     core: &Core<L, M>,
     record: &Record,
@@ -332,6 +338,11 @@ fn make_good<L: Format, M: Medium>(
 ) {
     if core.read_only {
         share.late.insert(record.at, (number, word));
+        return;
+    }
+    core.medium.flush(&mut share.lane, Site::RecoveryHead, record.sums_at(), 2 * WORD);
+    fence(core, share, Site::RecoveryHead);
+    if share.durable.is_err() {
         return;
     }
     let at = record.value_at() + (number * WORD) as u64;

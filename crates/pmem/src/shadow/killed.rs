@@ -59,3 +59,22 @@ fn blocks_that_a_cut_store_takes_again_and_cleared_in_the_caches_alone() {
     refill::<Fixed<8, 1000>>();
     refill::<Variable>();
 }
+
+#[test]
+fn a_change_in_place_whose_head_is_in_the_caches_alone() {
+    fn update<L: Testable>() {
+        let after_kill = puts(1, 5..6, 16).collect();
+        let setting =
+            Setting { pages_per_block: 1, states_killed: 1 << 10, after_kill, ..Setting::default() };
+        let (old, mut new) = (value(1, 16), value(1, 16));
+        new[0] ^= 2;
+        for is_settled in [true, false] {
+            let mut before = vec![Op::Put(0, key(0), old.clone())];
+            before.extend(is_settled.then_some(Op::Renew(0)));
+            let history = [Op::Update(0, key(0), new.clone())];
+            assert_eq!(kill_in::<L>(&setting, &before, &history), None, "settled: {is_settled}");
+        }
+    }
+    update::<Fixed<8, 16>>();
+    update::<Variable>();
+}

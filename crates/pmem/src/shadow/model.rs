@@ -123,7 +123,7 @@ impl Default for Setting {
             cut_step: 1,
             seed: 1,
             before: None,
-            states_killed: 0,
+            states_killed: 4,
             after_kill: [].into(),
         }
     }

@@ -42,6 +42,7 @@ pub const SITES: &[Site] = &[
     Site::CopyRetract,
     Site::RecoveryMeta,
     Site::RecoveryScan,
+    Site::RecoveryHead,
     Site::RecoveryRetract,
     Site::RecoveryOccupancy,
 ];
@@ -77,7 +78,13 @@ fn every_history_survives_every_crash_and_goes_through_every_step() {
     let missing: Vec<_> = SITES.iter().filter(|site| !sites.contains(site)).collect();
     assert_eq!(
         missing,
-        [&Site::RecoveryMeta, &Site::RecoveryScan, &Site::RecoveryRetract, &Site::RecoveryOccupancy]
+        [
+            &Site::RecoveryMeta,
+            &Site::RecoveryScan,
+            &Site::RecoveryHead,
+            &Site::RecoveryRetract,
+            &Site::RecoveryOccupancy
+        ]
     );
 }
 
