@@ -78,12 +78,13 @@ impl<'a> Pace<'a> {
 /// Reclaims all space that can be reclaimed.
 ///
 /// # Errors
-/// If changes cannot be made durable. Lack of room is not an error: less is reclaimed then.
+/// If changes cannot be made durable, now or before. Lack of room is not an error: less is reclaimed then.
 pub fn pass<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,
     pace: &mut Pace<'_>,
 ) -> Result<Reclaimed> {
+    core.check_writable()?;
     let mut done = Reclaimed::default();
     let units = f64::from(L::units_of_block(core.geometry));
     let is_worth_it = |block: u64| {
@@ -94,7 +95,7 @@ pub fn pass<L: Format, M: Medium>(
     let mut outcome = Ok(());
     for block in core.geometry.first_block()..core.space.end() {
         if is_worth_it(block) {
-            outcome = compact(core, writer, block, pace, &mut done);
+            outcome = compact(core, writer, block, pace, &mut done).map(drop);
             if outcome.is_err() || pace.rest() {
                 break;
             }
@@ -105,7 +106,7 @@ pub fn pass<L: Format, M: Medium>(
     }
     core.give_back(writer);
     match outcome {
-        Ok(()) | Err(PmemError::Full { .. }) => {}
+        Ok(()) | Err(PmemError::Full { .. }) => core.check_writable()?,
         Err(error) => return Err(error),
     }
     // The space that is cut may soon be needed again, so an eighth of the used space is kept.
@@ -134,24 +135,25 @@ fn evacuate<L: Format, M: Medium>(
             return Ok(());
         }
         core.space.close_partial_at(last);
-        compact(core, writer, last, pace, done)?;
-        if core.space.block(last).load().0 != State::Free {
+        // A block that cannot be compacted stays the last one: another thread compacts it, or it is in no list, because
+        // the thread that took it could not format it.
+        if !compact(core, writer, last, pace, done)? || core.space.block(last).load().0 != State::Free {
             return Ok(());
         }
     }
 }
 
 /// Moves all live records of a block elsewhere; if a client has the block open, that client takes another for its next
-/// record. Does nothing if the block cannot be compacted now.
+/// record. Does nothing if the block cannot be compacted now; returns whether it could.
 fn compact<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,
     block: u64,
     pace: &mut Pace<'_>,
     done: &mut Reclaimed,
-) -> Result<()> {
+) -> Result<bool> {
     if !core.space.block(block).begin_compaction() {
-        return Ok(());
+        return Ok(false);
     }
     let mut records = Vec::new();
     L::walk(&core.medium, core.geometry, block, block + 1, &mut |found| {
@@ -161,7 +163,9 @@ fn compact<L: Format, M: Medium>(
     });
     let mut outcome = Ok(());
     for group in records.chunks(GROUP) {
-        outcome = move_group(core, writer, group).map(|moved| done.records_moved += moved);
+        // Another thread may have failed meanwhile: then it is unknown what is durable.
+        let moved = core.check_writable().and_then(|()| move_group(core, writer, group));
+        outcome = moved.map(|moved| done.records_moved += moved);
         if outcome.is_err() || pace.rest() {
             break;
         }
@@ -170,12 +174,12 @@ fn compact<L: Format, M: Medium>(
         // The block is left alone from now on; verification names the damage.
         let (_, live, dead) = core.space.block(block).load();
         core.space.block(block).set(State::Damaged, live, dead);
-        return Ok(());
+        return Ok(true);
     }
     core.space.close(block);
     done.blocks_compacted += 1;
     core.compacted.fetch_add(1, Ordering::Relaxed);
-    outcome
+    outcome.map(|()| true)
 }
 
 /// Moves some records of one block; returns how many were still live.

@@ -1,10 +1,12 @@
 //! Reclaiming space: crashes while records that were changed in place are moved, and stores that accept no changes.
 
 use super::{
+    Shadow,
     model::{Op, Runner, Setting},
     records::{key, value},
 };
-use crate::{Fixed, Variable};
+use crate::{Client, Fixed, PmemError, Store, Variable, medium::Lane, space::Purpose};
+use std::{io, sync::mpsc, time::Duration};
 
 fn with_word(mut value: Vec<u8>, by: u8) -> Vec<u8> {
     value[0] ^= by;
@@ -44,4 +46,42 @@ fn a_torn_copy_of_a_changed_record_does_not_have_its_former_value() {
     ];
     let setting = Setting { states: 200, ..setting };
     assert_eq!(Runner::<Fixed<8, 1000>>::new(&setting).run_all(&history).0, None);
+}
+
+/// A store, and a client that has stored 12 records of `bytes` bytes.
+fn filled(bytes: usize) -> (Store<Variable, Shadow>, Client<Variable, Shadow>) {
+    let setting = Setting { pages_per_block: 1, ..Setting::default() };
+    let store = Store::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
+    let mut client: Client<Variable, Shadow> = store.client().unwrap();
+    (0..12).for_each(|k| assert!(client.put(&key(k), &value(k, bytes)).is_ok()));
+    (store, client)
+}
+
+#[test]
+fn a_store_that_accepts_no_changes_is_not_compacted() {
+    let (store, mut client) = filled(1500);
+    (0..12).step_by(2).for_each(|k| assert!(client.delete(&key(k)).unwrap()));
+    let core = store.core();
+    let _ = core.watch::<()>(Err(PmemError::Persist(io::Error::from_raw_os_error(5))));
+    let before = core.medium.costs();
+    let refused = store.reclaim().unwrap_err();
+    assert!(matches!(refused, PmemError::Poisoned), "{refused}");
+    drop(client);
+    assert_eq!(core.medium.costs(), before, "nothing is stored");
+}
+
+#[test]
+fn reclaiming_ends_although_a_block_is_neither_free_nor_used() {
+    let (store, mut client) = filled(3900);
+    // As after a block that was taken could not be formatted.
+    let core = store.core();
+    core.space
+        .take_run(&core.medium, &mut Lane { number: 99, ..Lane::default() }, 1, Purpose::Write)
+        .unwrap();
+    (0..12).for_each(|k| assert!(client.delete(&key(k)).unwrap()));
+    drop(client);
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(store.reclaim().unwrap()));
+    let reclaimed = wait.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever");
+    assert_eq!((reclaimed.blocks_compacted, reclaimed.records_moved), (0, 0));
 }
