@@ -17,7 +17,7 @@ use crate::{
     error::{Damage, PmemError, Result},
     format::{ExtentKind, Format, Judgement, Record, Walked, large},
     index::Look,
-    layout::{BLOCKS_END_AT, Place, read_checked_number},
+    layout::{BLOCKS_END_AT, Geometry, Place, read_checked_number},
     lock,
     medium::{Lane, Medium, Site},
     memory::WORD,
@@ -144,9 +144,7 @@ pub fn recover<L: Format, M: Medium>(
         core.watch(core.medium.fence(&mut all.lane, Site::RecoveryMeta))?;
     }
     let starts = starts(core, first, end);
-    // An estimate, from above for records of one size: an index that need not grow is filled twice as fast.
-    let units = L::units_of_block(core.geometry) as u64;
-    core.index.expect((end - first) * if L::HAS_LARGE { units / GUESSED_UNITS } else { units });
+    core.index.expect(expected_records::<L>(core.geometry, &starts, end));
     let threads = options
         .recovery_threads
         .or_else(|| std::thread::available_parallelism().ok())
@@ -249,6 +247,18 @@ fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<
         block += large::blocks_at(&core.medium, core.geometry, block, end);
     }
     starts
+}
+
+/// An estimate of how many records there are, from above for records of one size: an index that need not grow is filled
+/// twice as fast.
+fn expected_records<L: Format>(geometry: Geometry, starts: &[u64], end: u64) -> u64 {
+    let units = u64::from(L::units_of_block(geometry));
+    if !L::HAS_LARGE {
+        return starts.len() as u64 * units;
+    }
+    let after = starts.iter().skip(1).chain(std::iter::once(&end));
+    let large = starts.iter().zip(after).filter(|(start, next)| **next > **start + 1).count();
+    (starts.len() - large) as u64 * (units / GUESSED_UNITS) + large as u64
 }
 
 /// Adds the contents of a block.

@@ -4,7 +4,7 @@
 use super::{
     Shadow,
     model::{Entries, Setting, Testable, contents},
-    records::{key, sample},
+    records::{key, sample, value},
 };
 use crate::{
     Fixed, Options, PmemError, Store, Variable,
@@ -136,4 +136,22 @@ fn damaged_stores_of_records_of_one_size() {
 #[test]
 fn damaged_stores_of_records_of_any_size() {
     damage::<Variable>(&Setting { pages_per_block: 3, ..Setting::default() }, &[10, 300, 5000, 20, 15_000]);
+}
+
+#[test]
+fn an_index_of_large_records_is_as_small_as_they_are_few() {
+    let setting = Setting { bytes: 4 << 20, ..Setting::default() };
+    let options = setting.options();
+    let store =
+        Store::<Variable, Shadow>::create_on(Shadow::new(setting.bytes), &options, 1 << 10, 2).unwrap();
+    let mut client = store.client().unwrap();
+    (0..3).for_each(|k| assert!(client.put(&key(k), &value(k, 1 << 20)).is_ok()));
+    drop(client);
+    let medium = &store.core().medium;
+    let image = (0..medium.capacity_words()).map(|word| medium.word(word)).collect();
+    let shadow = Shadow::with(image, setting.bytes);
+    let again =
+        Store::<Variable, Shadow>::open_on(shadow, Path::new("shadow"), &options, (1 << 10, 2), &|_, _| {})
+            .unwrap();
+    assert_eq!((again.len(), again.statistics().index_bytes), (3, store.statistics().index_bytes));
 }
