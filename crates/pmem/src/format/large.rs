@@ -137,14 +137,19 @@ pub fn walk<M: Medium>(
     let memory = medium.memory();
     let at = geometry.block_at(block);
     let count_at = at + LARGE_BLOCKS_AT;
-    let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
-    let Some(blocks) = count.filter(|count| *count > 1 && *count <= end - block) else {
-        visit(Walked::Damage(Damage::Word { at: count_at }));
-        // The blocks after it cannot be distinguished from the record.
-        return Extent { blocks: end - block, kind: ExtentKind::Large };
-    };
     let size_at = at + LOG_AT;
-    match read_size_word(size_at, memory.word(size_at).load(Ordering::Relaxed)) {
+    let size = read_size_word(size_at, memory.word(size_at).load(Ordering::Relaxed));
+    let is_possible = |count: &u64| *count > 1 && *count <= end - block;
+    let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
+    let blocks = count.filter(is_possible).or_else(|| {
+        visit(Walked::Damage(Damage::Word { at: count_at }));
+        // The size says the same: it has belonged to this record since the head of the block became durable.
+        let SizeWord::Record { key_bytes, value_bytes, .. } = size else { return None };
+        Some(blocks_for(geometry, key_bytes, value_bytes)).filter(is_possible)
+    });
+    // Otherwise the blocks after it cannot be distinguished from the record.
+    let Some(blocks) = blocks else { return Extent { blocks: end - block, kind: ExtentKind::Large } };
+    match size {
         SizeWord::Record { key_bytes, value_bytes, live: true }
             if blocks_for(geometry, key_bytes, value_bytes) == blocks =>
         {

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     Fixed, Options, PmemError, Store, Variable,
-    layout::{Geometry, KIND_LARGE, LOG_AT, PageWord, SizeWord, mix, read_page_word, read_size_word},
+    layout::{
+        Geometry, KIND_LARGE, LARGE_BLOCKS_AT, LOG_AT, PageWord, SizeWord, mix, read_page_word,
+        read_size_word,
+    },
 };
 use std::path::Path;
 
@@ -136,6 +139,25 @@ fn damaged_stores_of_records_of_one_size() {
 #[test]
 fn damaged_stores_of_records_of_any_size() {
     damage::<Variable>(&Setting { pages_per_block: 3, ..Setting::default() }, &[10, 300, 5000, 20, 15_000]);
+}
+
+#[test]
+fn a_damaged_count_of_blocks_hides_nothing_else() {
+    let setting = Setting::default();
+    let (image, held) = sample::<Variable>(&setting, &[10, 20_000, 300]);
+    let is_head = |word: &usize| {
+        let at = *word as u64 * 8;
+        at.is_multiple_of(8192) && is_large(image[*word], at, &setting)
+    };
+    let heads: Vec<usize> = (0..image.len()).step_by(512).filter(is_head).collect();
+    assert!(heads.len() > 3, "{heads:?}");
+    for head in heads {
+        let mut changed = image.clone();
+        changed[head + LARGE_BLOCKS_AT as usize / 8] ^= 1 << 5;
+        assert!(check::<Variable>(&changed, &held, &setting, "a count"));
+        let store = open::<Variable>(&changed, &setting, true).unwrap();
+        assert_eq!((contents(&store), store.recovery().damage_count), (held.clone(), 1), "{head}");
+    }
 }
 
 #[test]
