@@ -165,12 +165,10 @@ impl<L: Layout, M: Medium> Client<L, M> {
         mut operation: impl FnMut(&Core<L, M>, &mut Writer<L>) -> Result<T>,
     ) -> Result<T> {
         match operation(&self.reader.core, &mut self.writer) {
-            Err(PmemError::Full { reason }) => {
+            Err(PmemError::Full { .. }) => {
+                // This frees what the client itself has just replaced.
                 self.reader.core.settle_owed(&mut self.writer)?;
-                let reclaimed = reclaim::now(&self.reader.core)?;
-                if reclaimed.blocks_compacted == 0 {
-                    return Err(PmemError::Full { reason });
-                }
+                reclaim::now(&self.reader.core)?;
                 operation(&self.reader.core, &mut self.writer)
             }
             outcome => outcome,

@@ -105,6 +105,20 @@ fn a_full_store_says_so_and_takes_more_after_deletes() {
 }
 
 #[test]
+fn what_a_put_has_replaced_makes_room_for_the_next() {
+    let place = Place::new();
+    let small = Options { capacity_bytes: 1 << 20, ..options() };
+    let store = Store::<Variable>::create(place.path(), &small).unwrap();
+    let mut client = store.client().unwrap();
+    // Two of these find room, and the second makes the first dead.
+    for version in 0..4 {
+        client.put(b"key", &value(version, 400_000)).unwrap();
+        assert_eq!(client.get(b"key").unwrap(), Some(value(version, 400_000)));
+    }
+    client.update(b"key", |value| value.truncate(390_000)).unwrap();
+}
+
+#[test]
 fn a_file_never_exceeds_its_capacity() {
     let place = Place::new();
     let bytes = || std::fs::metadata(place.path()).unwrap().len();
