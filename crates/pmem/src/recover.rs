@@ -28,7 +28,9 @@ use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    thread::ScopedJoinHandle,
 };
+use vellum_base::primitive::spawn_scoped;
 
 /// The result of recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -173,18 +175,17 @@ pub fn recover<L: Format, M: Medium>(
             progress(done, starts.len() as u64);
         }
     };
-    if threads == 1 {
-        all.add(work());
-    } else {
-        let shares: Vec<_> = std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-        });
-        for share in shares {
-            match share {
-                Ok(share) => all.add(share),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+    let shares: Vec<_> = std::thread::scope(|scope| {
+        // If the system refuses a thread, those that there are do the work: this one at least.
+        let others = (1..threads).map_while(|_| spawn_scoped(scope, "pmem-recover", work).ok());
+        let others: Vec<_> = others.collect();
+        let own = work();
+        others.into_iter().map(ScopedJoinHandle::join).chain([Ok(own)]).collect()
+    });
+    for share in shares {
+        match share {
+            Ok(share) => all.add(share),
+            Err(panic) => std::panic::resume_unwind(panic),
         }
     }
     if let (false, Some(damage)) = (options.tolerate_damage, all.damage.first()) {
