@@ -69,7 +69,9 @@ impl<'a> Pace<'a> {
         if self.busy_share >= 1.0 || worked < Duration::from_micros(500) {
             return (self.stop)(Duration::ZERO);
         }
-        let stop = (self.stop)(worked.mul_f64(1.0 / self.busy_share - 1.0));
+        let rest = worked.as_secs_f64() * (1.0 / self.busy_share - 1.0);
+        // A share may be so small that no duration is long enough.
+        let stop = (self.stop)(Duration::try_from_secs_f64(rest).unwrap_or(Duration::MAX));
         self.since = Instant::now();
         stop
     }
@@ -237,4 +239,23 @@ fn move_group<L: Format, M: Medium>(
         core.freed(writer, *place, record)?;
     }
     failure.map(|()| moved.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_pace_of_next_to_nothing_is_a_long_rest() {
+        let rested = Cell::new(Duration::ZERO);
+        let stop = |time| {
+            rested.set(time);
+            false
+        };
+        let mut pace = Pace::new(1e-300, &stop);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!pace.rest());
+        assert!(rested.get() > Duration::from_secs(1 << 30), "{:?}", rested.get());
+    }
 }

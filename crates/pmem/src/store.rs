@@ -22,7 +22,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
-use vellum_base::PAGE_SIZE;
+use vellum_base::{PAGE_SIZE, tell_panic};
 
 /// The number of segments that an index may grow to: some 3 billion entries.
 const SEGMENTS_MAX: u32 = 1 << 21;
@@ -97,7 +97,7 @@ pub struct Statistics {
     pub index_bytes: u64,
     /// Whether records carry checksums.
     pub checksums: bool,
-    /// The last failure of reclaiming in the background, if any.
+    /// The last failure of reclaiming in the background, or the panic that ended it, if any.
     pub reclaim_failure: Option<String>,
 }
 
@@ -331,8 +331,8 @@ impl Background {
         let signal = Arc::<Signal>::default();
         let own = signal.clone();
         // If the thread cannot be started, space is reclaimed on request, or when it runs out.
-        let thread =
-            std::thread::Builder::new().name("pmem-reclaim".into()).spawn(move || own.work(&core)).ok();
+        let work = move || tell_panic(|| own.work(&core), |told| own.fail(Some(told)));
+        let thread = std::thread::Builder::new().name("pmem-reclaim".into()).spawn(work).ok();
         Self { thread, signal }
     }
 }
@@ -348,6 +348,10 @@ impl Signal {
         *slept.unwrap_or_else(PoisonError::into_inner).0
     }
 
+    fn fail(&self, failure: Option<String>) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
     fn work<L: Format, M: Medium>(&self, core: &Core<L, M>) {
         let stop = |time| self.sleep(time);
         let mut seen = None;
@@ -361,8 +365,7 @@ impl Signal {
                     core.end_writer(&mut writer);
                     outcome
                 });
-                let failure = outcome.err().map(|error| error.to_string());
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+                self.fail(outcome.err().map(|error| error.to_string()));
             }
             // Only a little at a time: reclaiming space has priority.
             for _ in 0..TENDED_AT_ONCE {
@@ -379,7 +382,7 @@ impl Drop for Background {
         *self.signal.stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // The thread panics only because of a bug, which the panic has reported on standard error.
+            // A panic in it, which is a bug, is among the statistics.
             let _ = thread.join();
         }
     }

@@ -5,8 +5,14 @@ use super::{
     model::{Op, Runner, Setting},
     records::{key, value},
 };
-use crate::{Client, Fixed, PmemError, Store, Variable, medium::Lane, space::Purpose};
-use std::{io, sync::mpsc, time::Duration};
+use crate::{
+    Client, Fixed, Options, PmemError, ReclaimOptions, Store, Variable, medium::Lane, space::Purpose,
+};
+use std::{
+    io,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 
 fn with_word(mut value: Vec<u8>, by: u8) -> Vec<u8> {
     value[0] ^= by;
@@ -84,4 +90,28 @@ fn reclaiming_ends_although_a_block_is_neither_free_nor_used() {
     std::thread::spawn(move || done.send(store.reclaim().unwrap()));
     let reclaimed = wait.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever");
     assert_eq!((reclaimed.blocks_compacted, reclaimed.records_moved), (0, 0));
+}
+
+#[test]
+fn a_panic_in_the_background_is_told() {
+    let reclaim =
+        ReclaimOptions { background: true, interval: Duration::from_millis(1), ..ReclaimOptions::default() };
+    let setting = Setting { pages_per_block: 1, ..Setting::default() };
+    let options = Options { reclaim, ..setting.options() };
+    let store = Store::<Variable, Shadow>::create_on(Shadow::new(setting.bytes), &options, 4, 2).unwrap();
+    store.core().medium.set_observer(Box::new(|_| {
+        assert_ne!(std::thread::current().name(), Some("pmem-reclaim"), "planted");
+    }));
+    let mut client = store.client().unwrap();
+    (0..12).for_each(|k| assert!(client.put(&key(k), &value(k, 1500)).is_ok()));
+    (0..12).step_by(2).for_each(|k| assert!(client.delete(&key(k)).unwrap()));
+    let end = Instant::now() + Duration::from_secs(20);
+    let told = loop {
+        match store.statistics().reclaim_failure {
+            Some(told) => break told,
+            None if Instant::now() > end => panic!("nothing is told"),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(told.contains("planted") && told.contains("pmem-reclaim"), "{told}");
 }
