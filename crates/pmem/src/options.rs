@@ -47,7 +47,7 @@ pub struct ReclaimOptions {
     /// The share of its time that the background thread works, from 0 to 1; otherwise it sleeps, and leaves the
     /// processor and the memory to threads that write.
     pub busy_share: f64,
-    /// How long it sleeps when there is nothing to do.
+    /// How long it sleeps when there is nothing to do; not zero.
     pub interval: Duration,
 }
 
@@ -147,6 +147,9 @@ impl Options {
         {
             return Err("shares lie between 0 and 1");
         }
+        if self.reclaim.interval.is_zero() {
+            return Err("the interval at which space is reclaimed is longer than nothing");
+        }
         Ok(())
     }
 }
@@ -178,6 +181,10 @@ mod tests {
             },
             Options {
                 reclaim: ReclaimOptions { free_share: 1.5, ..Default::default() },
+                ..Options::default()
+            },
+            Options {
+                reclaim: ReclaimOptions { interval: Duration::ZERO, ..Default::default() },
                 ..Options::default()
             },
         ];
