@@ -37,6 +37,10 @@ use vellum_vm::{Mapping, sync_directory};
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// No more address space is asked for, in bytes: more than a process has.
 const ADDRESSES_MAX: u64 = 1 << 56;
+/// More ranges than this are many: no single operation flushes as many.
+const SCATTERED: usize = 8;
+/// Up to this many bytes between two of many ranges are written back with them: the longest block.
+const GAP_BYTES_MAX: u64 = 64 * PAGE_SIZE as u64;
 
 /// A file, mapped.
 #[derive(Debug)]
@@ -398,17 +402,19 @@ impl FileMedium {
         extended
     }
 
-    /// Writes back the pages of all pending ranges, neighbours in one call.
+    /// Writes back the pages of all pending ranges, neighbours in one call. A call takes long, and clean pages take
+    /// nothing: of many ranges, those with little between them are written back with that. All of it is mapped.
     fn sync_pending(&self, pending: &mut Vec<(u64, u64)>) -> io::Result<()> {
         let page = PAGE_SIZE as u64;
         pending
             .iter_mut()
             .for_each(|(from, to)| (*from, *to) = (*from / page * page, to.next_multiple_of(page)));
         pending.sort_unstable();
+        let gap = if pending.len() > SCATTERED { GAP_BYTES_MAX } else { 0 };
         let mut ranges = pending.drain(..);
         let Some(mut now) = ranges.next() else { return Ok(()) };
         for next in ranges {
-            if next.0 <= now.1 {
+            if next.0 <= now.1 + gap {
                 now.1 = now.1.max(next.1);
             } else {
                 self.sync_range(now)?;
