@@ -16,9 +16,6 @@ use std::sync::atomic::Ordering;
 pub enum Site {
     /// The superblocks of whatever the medium held before, which are being cleared.
     OldSuperblock,
-    /// The heads of all blocks that the medium has when a store is created on it. They have no fence of their own: the
-    /// one before the new superblocks covers them too.
-    OldBlocks,
     /// The superblocks of a new store.
     Superblock,
     /// How many blocks have ever been handed out.

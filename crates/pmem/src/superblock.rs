@@ -128,8 +128,8 @@ impl Superblock {
     }
 
     /// Durably invalidates whatever a medium holds: first the superblocks, so that no parts of an older store remain,
-    /// then the heads of all blocks, which become durable with the next fence. A file that was just created holds
-    /// nothing; a device may hold anything.
+    /// then the heads of all blocks, which become durable before recovery looks at them. A file that was just created
+    /// holds nothing; a device may hold anything.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -138,17 +138,18 @@ impl Superblock {
         if blocks <= geometry.first_block() {
             return Ok(());
         }
-        let clear = |lane: &mut Lane, site, at: u64, words: usize| {
+        let clear = |at: u64, words: usize| {
             medium.memory().words(at, words).iter().for_each(|word| word.store(0, Ordering::Relaxed));
             medium.touched(at, words * WORD);
-            medium.flush(lane, site, at, words * WORD);
         };
         for at in [0, PAGE_SIZE as u64] {
-            clear(lane, Site::OldSuperblock, at, SUPERBLOCK_BYTES / WORD);
+            clear(at, SUPERBLOCK_BYTES / WORD);
+            medium.flush(lane, Site::OldSuperblock, at, SUPERBLOCK_BYTES);
         }
         medium.fence(lane, Site::OldSuperblock)?;
+        // These are flushed before the number of used blocks is raised over them, see `Space`.
         for block in geometry.first_block()..blocks {
-            clear(lane, Site::OldBlocks, geometry.block_at(block), 1);
+            clear(geometry.block_at(block), 1);
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 /// All sites.
 pub const SITES: &[Site] = &[
     Site::OldSuperblock,
-    Site::OldBlocks,
     Site::Superblock,
     Site::BlocksEnd,
     Site::UnusedBlocks,
@@ -51,12 +50,8 @@ pub const SITES: &[Site] = &[
 pub fn switches() -> Vec<Switch> {
     let both = |site: &Site| [(*site, Step::Flush), (*site, Step::Fence)];
     // See there.
-    let has_no_fence = |site| {
-        matches!(
-            site,
-            Site::BlockHead | Site::OldBlocks | Site::EmptySlot | Site::EmptyLog | Site::UpdateWord
-        )
-    };
+    let has_no_fence =
+        |site| matches!(site, Site::BlockHead | Site::EmptySlot | Site::EmptyLog | Site::UpdateWord);
     let exists = |(site, step): &Switch| *step == Step::Flush || !has_no_fence(*site);
     SITES.iter().flat_map(both).filter(exists).collect()
 }
