@@ -116,7 +116,7 @@ impl Archive {
     }
 
     /// The names of the parts. They have 16 hexadecimal digits, so their order is that of the log.
-    fn names(&self) -> Result<Vec<String>, ArchiveError> {
+    pub(crate) fn names(&self) -> Result<Vec<String>, ArchiveError> {
         let names = self.directory.names().map_err(|source| ArchiveError::Read { source })?;
         let is_part = |name: &String| {
             name.strip_prefix(PREFIX).is_some_and(|digits| {
@@ -128,7 +128,7 @@ impl Archive {
         Ok(names)
     }
 
-    fn part(&self, name: &str) -> Result<ArchivedPart, ArchiveError> {
+    pub(crate) fn part(&self, name: &str) -> Result<ArchivedPart, ArchiveError> {
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         let file = self.open(name)?;
         if file.size().map_err(read_error)? < PAGE_SIZE as u64 {
@@ -142,7 +142,7 @@ impl Archive {
         Ok(part)
     }
 
-    fn open(&self, name: &str) -> Result<Arc<dyn File>, ArchiveError> {
+    pub(crate) fn open(&self, name: &str) -> Result<Arc<dyn File>, ArchiveError> {
         let options = FileOptions { read_only: true, ..FileOptions::default() };
         Ok(self.directory.open(name, &options)?)
     }
@@ -260,13 +260,7 @@ impl PartSource {
 
     /// Whether this part of the log can come after a part of the archive.
     fn continues(&self, before: &ArchivedPart) -> bool {
-        // If a segment was full where the log ended, its checksum is that of nothing.
-        let unknown = [0, checksum(&[])];
-        let is_of = |former: &EndBefore| {
-            former.lsn != before.end
-                || former.checksum == before.checksum
-                || unknown.contains(&former.checksum)
-        };
+        let is_of = |former: &EndBefore| may_follow(former, before);
         self.follows.first().is_none_or(|last| before.end <= last.lsn) && self.follows.iter().all(is_of)
     }
 
@@ -287,12 +281,19 @@ impl PartSource {
     }
 }
 
-fn diverged(part: &ArchivedPart) -> ArchiveError {
+/// Whether the log may have ended with a part of the archive, according to the segment after it.
+pub(crate) fn may_follow(former: &EndBefore, part: &ArchivedPart) -> bool {
+    // If a segment was full where the log ended, its checksum is that of nothing.
+    let unknown = [0, checksum(&[])];
+    former.lsn != part.end || former.checksum == part.checksum || unknown.contains(&former.checksum)
+}
+
+pub(crate) fn diverged(part: &ArchivedPart) -> ArchiveError {
     ArchiveError::Diverged { name: part.name() }
 }
 
 /// Gives the contents of a part, after the first page of a file, to `take`, piece by piece.
-fn copy(
+pub(crate) fn copy(
     file: &dyn File,
     part: &ArchivedPart,
     mut take: impl FnMut(u64, &[u8]) -> io::Result<()>,
@@ -338,7 +339,7 @@ pub struct ArchiveReader {
 }
 
 impl ArchiveReader {
-    /// The next record; `None` at the end of the archive.
+    /// The next record; `None` at the end of the archive, also if that lies inside a record.
     ///
     /// # Errors
     /// If a part is missing or damaged, or cannot be read.
@@ -364,6 +365,17 @@ impl ArchiveReader {
     /// Where the next record begins, or the archive ends.
     pub fn at(&self) -> Lsn {
         self.at
+    }
+
+    /// Up to where the archive has been read: at its end this is where it ends, perhaps inside the record that begins at
+    /// [`at`](Self::at).
+    pub fn end(&self) -> Lsn {
+        self.end
+    }
+
+    /// The archive.
+    pub(crate) fn archive(&self) -> &Archive {
+        &self.archive
     }
 
     /// The frame at the current place; `None` if the window does not have all of it.
@@ -400,15 +412,16 @@ impl ArchiveReader {
             let is_archived = self.archive.names()?.contains(&name);
             next = is_archived.then(|| self.archive.part(&name)).transpose()?;
         }
+        // A segment that is full is archived whole, and most of them end inside a record. The rest of the last one was
+        // not archived yet.
+        let Some(part) = next else { return Ok(false) };
         // Where the log ended, it ended with a whole record.
-        if rest > 0 && next.is_none_or(|next| next.start != self.end) {
-            let gap = next.filter(|next| next.follows != self.end);
-            return Err(match gap {
-                Some(next) => ArchiveError::Gap { from: self.end, to: next.start },
-                None => ArchiveError::Record { at: self.at },
+        if rest > 0 && part.start != self.end {
+            return Err(match part.follows == self.end {
+                false => ArchiveError::Gap { from: self.end, to: part.start },
+                true => ArchiveError::Record { at: self.at },
             });
         }
-        let Some(part) = next else { return Ok(false) };
         if self.is_begun && part.follows != self.end {
             return Err(ArchiveError::Gap { from: self.end, to: part.start });
         }

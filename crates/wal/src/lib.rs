@@ -26,6 +26,7 @@ mod archive_format;
 mod archiver;
 mod buffer_file;
 mod buffer_format;
+mod continuing;
 mod copying;
 mod device;
 mod durability;

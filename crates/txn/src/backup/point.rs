@@ -34,7 +34,8 @@ pub enum Until {
     /// Everything committed by the record at this place, and before it: the place of a commit.
     Lsn(Lsn),
     /// Everything committed before this place, and not what the record there commits: a place up to which something was
-    /// done, such as the end of an archive or of a backup.
+    /// done, such as the end of an archive or of a backup. If it lies inside a record, as the end of an archive may, that
+    /// record is not before it.
     Before(Lsn),
     /// Everything committed at this time, and before it. The times of operations outside transactions are exact to a
     /// millisecond. The last commit of the log must be of this time or later.
@@ -42,12 +43,33 @@ pub enum Until {
 }
 
 impl Until {
-    /// Records from this place on lie beyond the point, if it is a place.
+    /// Records that begin at this place or later lie beyond the point, if it is a place.
     fn bound(self) -> Option<Lsn> {
         match self {
             Self::Lsn(last) => Some(Lsn(last.0.saturating_add(1))),
             Self::Before(end) => Some(end),
             Self::End | Self::Time(_) => None,
+        }
+    }
+
+    /// Whether a record, after which the last commit is of `time`, lies beyond the point.
+    fn excludes(self, record: &Record<'_>, time: u64) -> bool {
+        match self {
+            Self::End => false,
+            Self::Lsn(last) => record.lsn > last,
+            Self::Before(end) => record.end() > end,
+            Self::Time(until) => time > nanoseconds(until),
+        }
+    }
+
+    /// Whether the point is reached with everything that was read: `at` is where the next record begins, `end` where what
+    /// was read ends, perhaps inside that record, and `time` that of the last commit.
+    fn is_reached(self, (at, end): (Lsn, Lsn), time: u64) -> bool {
+        match self {
+            Self::End => true,
+            Self::Lsn(last) => at > last,
+            Self::Before(before) => end >= before,
+            Self::Time(until) => time >= nanoseconds(until),
         }
     }
 }
@@ -79,7 +101,9 @@ struct LogStream<'p> {
     options: LogOptions,
     archive: Option<ArchiveReader>,
     log: Option<LogReader>,
+    /// Where the next record begins, and where what was read ends: an archive may end inside a record.
     at: Lsn,
+    end: Lsn,
 }
 
 impl<'p> LogStream<'p> {
@@ -89,7 +113,7 @@ impl<'p> LogStream<'p> {
             Err(ArchiveError::Missing { .. }) if point.log.is_some() => None,
             Err(error) => return Err(LogError::from(error).into()),
         };
-        Ok(Self { point, options: LogOptions::new(database), archive, log: None, at: from })
+        Ok(Self { point, options: LogOptions::new(database), archive, log: None, at: from, end: from })
     }
 
     /// Gives the records to `take`, until it returns false or there are no more. Returns whether `take` returned false.
@@ -100,16 +124,20 @@ impl<'p> LogStream<'p> {
                     return Ok(true);
                 }
             }
-            self.at = reader.at();
+            (self.at, self.end) = (reader.at(), reader.end());
         }
         if let Some(directory) = &self.point.log {
-            let log = self.log.insert(LogReader::open(directory.clone(), &self.options, self.at)?);
+            let log = match &self.archive {
+                Some(archive) => archive.continue_in(directory.clone(), &self.options)?,
+                None => LogReader::open(directory.clone(), &self.options, self.at)?,
+            };
+            let log = self.log.insert(log);
             while let Some(record) = log.next()? {
                 if !take(record)? {
                     return Ok(true);
                 }
             }
-            self.at = log.end();
+            (self.at, self.end) = (log.end(), log.end());
         }
         Ok(false)
     }
@@ -147,10 +175,7 @@ pub(super) fn replay(
             LogRecord::Time(now) => time.max(*now),
             _ => time,
         };
-        let is_beyond = match (point.until, bound) {
-            (Until::Time(until), _) => later > nanoseconds(until),
-            (_, bound) => bound.is_some_and(|bound| record.lsn >= bound),
-        };
+        let is_beyond = point.until.excludes(&record, later);
         if is_beyond && (is_past || !planted(Bug::BeyondTarget)) {
             stopped = Some(record.lsn);
             return Ok(false);
@@ -165,10 +190,7 @@ pub(super) fn replay(
     })?;
     let shown = |time: u64| (time > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_nanos(time));
     // All the log has been read, or a record was found that lies beyond the point.
-    let is_all_there = match (point.until, bound) {
-        (Until::Time(until), _) => time >= nanoseconds(until),
-        (_, bound) => bound.is_none_or(|bound| stream.at >= bound),
-    };
+    let is_all_there = point.until.is_reached((stream.at, stream.end), time);
     let end = stopped.unwrap_or(stream.at);
     if end < backup.end() && (is_passed || bound.is_some_and(|bound| bound <= end)) {
         return Err(before_backup());

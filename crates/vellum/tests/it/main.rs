@@ -3,6 +3,7 @@
 //! What changes the whole process is a program of its own: planted bugs (`crash`), and how much memory there is
 //! (`resident_size`).
 
+mod archive_ends;
 mod async_ranges;
 mod async_runs;
 mod asynchronous;
