@@ -162,6 +162,12 @@ impl PoolFile {
         lifecycle::write_superblocks(&*self.memory.file, &mut self.superblock)
     }
 
+    /// Notes that the log ended at `end` before the database was opened: it has another history from there on than a copy
+    /// of it. [`confirm`](Self::confirm) makes this durable.
+    pub fn begin_life(&mut self, end: Lsn) {
+        self.superblock.lives.begin(end);
+    }
+
     /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of
     /// version 1 gets a new one at each opening until it is changed.
     pub fn database(&self) -> [u8; 16] {

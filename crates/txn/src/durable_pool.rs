@@ -152,6 +152,7 @@ impl DurablePool {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
             })?;
+            file.begin_life(log.former_end());
             // From now on space is used that the last checkpoint gave up.
             file.confirm()?;
             log

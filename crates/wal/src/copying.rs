@@ -33,6 +33,11 @@ pub struct LogCopy<'l> {
 }
 
 impl Log {
+    /// Where the log ended when it was opened, or closed before that.
+    pub fn former_end(&self) -> Lsn {
+        self.device().former_end()
+    }
+
     /// Copies the log from `from` on, where a record begins or the log once ended, while it grows. Nothing from there
     /// on is given up before it has been copied.
     ///

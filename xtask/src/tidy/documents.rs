@@ -14,6 +14,7 @@ const FORMAT_FILES: &[&str] = &[
     "crates/base/src/lib.rs",
     "crates/pmem/src/layout.rs",
     "crates/pmem/src/superblock.rs",
+    "crates/pool/src/file/lives.rs",
     "crates/pool/src/file/superblock.rs",
     "crates/wal/src/frame.rs",
     "crates/wal/src/segment.rs",

@@ -48,6 +48,18 @@ impl CopyBasis {
         self.superblock.database
     }
 
+    /// Whether it is known to which history of the database this belongs.
+    pub fn knows_history(&self) -> bool {
+        !self.superblock.lives.is_empty()
+    }
+
+    /// Whether the database has become this from a copy with the basis `former` that holds what was done before `end`: it
+    /// is not an older copy of the database that was put back since, or a copy that went on elsewhere.
+    pub fn continues(&self, former: &Self, end: Lsn) -> bool {
+        self.database() == former.database()
+            && self.superblock.lives.continue_from(&former.superblock.lives, end)
+    }
+
     /// The number of pages that the space map covers.
     pub fn end(&self) -> u64 {
         self.superblock.end

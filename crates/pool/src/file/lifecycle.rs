@@ -74,6 +74,7 @@ impl Superblock {
     /// Makes it the superblock of another database.
     pub(crate) fn renew_database(&mut self) {
         self.database = random_id();
+        self.lives.clear();
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod copy_basis;
 pub(crate) mod held;
 pub(crate) mod lifecycle;
+pub(crate) mod lives;
 pub(crate) mod logged;
 pub(crate) mod outage;
 pub(crate) mod storage;

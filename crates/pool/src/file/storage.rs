@@ -311,6 +311,8 @@ impl Storage {
                 self.grow_file_for(self.space.end())?;
             }
             superblock.state = State::Logged;
+            let end = superblock.redo;
+            superblock.lives.begin(end);
             superblock.redo = superblock.redo.max(log.end());
             superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;

@@ -20,9 +20,11 @@
 //! | 232..248 | id of the database; zero in version 1 |
 //! | 248..256 | redo point: an LSN; zero in version 1 |
 //! | 256..264 | undo point: an LSN; zero in version 1 |
+//! | 264..4072 | the latest lives, each of 16 bytes: a random number, and the LSN where the life before ended; zeroes follow |
 //!
 //! Version 1 ends at byte 232, and has no state 3.
 
+use super::lives::{LIFE_BYTES, LIVES_MAX, Lives};
 use vellum_base::{
     Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
 };
@@ -36,6 +38,8 @@ pub const ROOTS: usize = 16;
 /// The longest name of an application, in bytes.
 pub const APPLICATION_BYTES: usize = 16;
 
+/// The offset of the lives.
+const LIVES_AT: usize = 264;
 /// The length of the id of a database, in bytes.
 pub(crate) const DATABASE_BYTES: usize = 16;
 
@@ -69,6 +73,8 @@ pub(crate) struct Superblock {
     pub(crate) redo: Lsn,
     /// The records of everything not committed at the redo point begin at this place or later.
     pub(crate) undo: Lsn,
+    /// None if no version that notes them has changed the file, or if it was changed without a log.
+    pub(crate) lives: Lives,
 }
 
 /// The result of decoding a superblock's page.
@@ -121,6 +127,7 @@ impl Superblock {
         page[232..248].copy_from_slice(&self.database);
         page[248..256].copy_from_slice(&self.redo.0.to_le_bytes());
         page[256..264].copy_from_slice(&self.undo.0.to_le_bytes());
+        self.lives.encode(&mut page[LIVES_AT..LIVES_AT + LIVES_MAX * LIFE_BYTES]);
         stamp_checksum(bytes);
     }
 
@@ -161,6 +168,7 @@ impl Superblock {
             database: database.copied().unwrap_or_default(),
             redo: Lsn(bytes.u64_at(248)),
             undo: Lsn(bytes.u64_at(256)),
+            lives: Lives::decode(bytes.get(LIVES_AT..).unwrap_or_default()),
         })
     }
 }
@@ -171,6 +179,8 @@ mod tests {
 
     #[test]
     fn a_superblock_comes_back_and_every_flipped_byte_is_noticed() {
+        let mut lives = Lives::default();
+        (1..4).for_each(|begin| lives.begin(Lsn(begin)));
         let superblock = Superblock {
             generation: 7,
             state: State::Logged,
@@ -181,6 +191,7 @@ mod tests {
             database: std::array::from_fn(|index| index as u8 + 100),
             redo: Lsn(0x1234_5678_9abc_def0),
             undo: Lsn(0x1234_5678_9abc_0000),
+            lives,
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

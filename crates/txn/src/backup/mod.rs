@@ -100,7 +100,7 @@ pub(crate) fn back_up(
     progress: &mut dyn FnMut(BackupProgress) -> bool,
 ) -> Result<BackupSummary, TxnError> {
     if let Some(former) = former {
-        former.check_continued(basis.database(), basis.redo())?;
+        former.check_continued(&basis)?;
     }
     let encoded = basis.encode();
     let header = Header {

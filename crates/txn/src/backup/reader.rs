@@ -124,14 +124,29 @@ impl BackupFile {
         lsn.0.saturating_add(1) >= self.basis.redo().0 || !self.basis.is_extent(extent)
     }
 
-    /// Whether a database continues from where this backup was made.
-    pub(super) fn check_continued(&self, database: [u8; 16], redo: Lsn) -> Result<(), BackupError> {
-        if database != self.header.database || redo < self.basis.redo() {
-            return Err(BackupError::Order(
-                "the former backup is of another database, or of this one before it was restored, or was changed without a log; an increment \
-                 begins with a full backup of this database: leave --since out"
-                    .to_owned(),
-            ));
+    /// Whether a database continues from where this backup was made; `basis` is that of its last checkpoint.
+    pub(super) fn check_continued(&self, basis: &CopyBasis) -> Result<(), BackupError> {
+        let order = |why: &str| {
+            Err(BackupError::Order(format!(
+                "{why}; an increment begins with a full backup of this database: leave --since out"
+            )))
+        };
+        if basis.database() != self.header.database {
+            return order(
+                "the former backup is of another database, or of this one before it was restored, or was changed without a log",
+            );
+        }
+        if !self.basis.knows_history() {
+            return order(
+                "the former backup does not say to which history of the database it belongs, because it was made with, or of a \
+                 database last changed with, an earlier version of Vellum",
+            );
+        }
+        if !basis.continues(&self.basis, self.end()) || basis.redo() < self.basis.redo() {
+            return order(
+                "the database is not what became of the one that the former backup was made of: it is an older copy that was put \
+                 back since, or a copy that went on elsewhere, or it was opened too often since",
+            );
         }
         Ok(())
     }

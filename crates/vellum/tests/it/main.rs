@@ -19,6 +19,7 @@ mod exchange;
 mod format;
 mod full_log;
 mod heaps;
+mod histories;
 mod loading;
 mod lookups;
 mod moved;

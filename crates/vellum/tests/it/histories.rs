@@ -1,0 +1,133 @@
+//! Increments of a database that has another history than the backup on which they would be based.
+
+use crate::support::{assert_clean, options};
+use std::sync::Arc;
+use vellum::{Backup, BackupError, BackupOptions, Database, Error};
+use vellum_vm::{Directory, SimulatedDisk};
+
+const COUNT: u32 = 600;
+
+fn open(disk: &SimulatedDisk) -> Database {
+    Database::open_in(Arc::new(disk.clone()), "data", &options()).unwrap()
+}
+
+fn write(database: &Database, keys: std::ops::Range<u32>, value: u8) {
+    let table = database.table("table").or_else(|_| database.create_table("table")).unwrap();
+    for key in keys {
+        table.put(key.to_be_bytes(), [value; 100]).unwrap();
+    }
+}
+
+fn back_up(database: &Database, disk: &SimulatedDisk, name: &str, since: Option<&str>) -> vellum::Result<()> {
+    let former = since.map(|since| Backup::open_in(disk, since).unwrap());
+    let options = BackupOptions::default();
+    let options = match &former {
+        Some(former) => options.since(former),
+        None => options,
+    };
+    database.backup_in(Arc::new(disk.clone()), name, options).map(drop)
+}
+
+fn values(database: &Database) -> Vec<u8> {
+    let table = database.table("table").unwrap();
+    (0..COUNT).map(|key| table.get(key.to_be_bytes()).unwrap().map_or(0, |value| value[0])).collect()
+}
+
+fn restored(disk: &SimulatedDisk, names: &[&str]) -> Vec<u8> {
+    let target: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(9));
+    let backups: Vec<Backup> = names.iter().map(|name| Backup::open_in(disk, name).unwrap()).collect();
+    Backup::restore_in(&backups, target.clone(), "restored", &options(), Default::default()).unwrap();
+    let database = Database::open_in(target, "restored", &options()).unwrap();
+    assert_clean(&database);
+    values(&database)
+}
+
+#[test]
+fn an_increment_is_not_made_of_an_older_copy_that_was_put_back() {
+    // The copy was made of a closed database, or is what a crash left; the backup in the same life as the copy, or later.
+    for (is_closed, is_later) in [(true, true), (false, true), (false, false)] {
+        let what = format!("closed {is_closed}, later {is_later}");
+        let (disk, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        write(&database, 0..COUNT, 1);
+        back_up(&database, &backups, "before", None).unwrap();
+        let (copy, database) = if is_closed {
+            database.close().unwrap();
+            (disk.crash(), open(&disk))
+        } else if is_later {
+            let copy = disk.crash();
+            drop(database);
+            (copy, open(&disk.crash()))
+        } else {
+            (disk.crash(), database)
+        };
+        write(&database, 0..200, 2);
+        back_up(&database, &backups, "full", None).unwrap();
+        back_up(&database, &backups, "increment", Some("before")).unwrap();
+        drop(database);
+
+        let database = open(&copy);
+        write(&database, 300..400, 3);
+        database.checkpoint().unwrap();
+        for _ in 0..8 {
+            write(&database, 500..COUNT, 4);
+        }
+        database.checkpoint().unwrap();
+        for former in ["full", "increment"] {
+            let refused = back_up(&database, &backups, "mixed", Some(former)).unwrap_err();
+            assert!(matches!(refused, Error::Backup(BackupError::Order(_))), "{what}: {refused}");
+            assert!(refused.to_string().contains("older copy"), "{what}: {refused}");
+        }
+        // What was made before the copy is of both histories.
+        back_up(&database, &backups, "other", Some("before")).unwrap();
+        assert_eq!(restored(&backups, &["before", "other"]), values(&database), "{what}");
+    }
+}
+
+#[test]
+fn increments_go_on_over_closes_and_crashes() {
+    let (mut disk, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    write(&database, 0..COUNT, 1);
+    back_up(&database, &backups, "0", None).unwrap();
+    disk = disk.crash();
+    drop(database);
+    let mut names = vec!["0".to_owned()];
+    for round in 1..6 {
+        let database = open(&disk);
+        write(&database, round * 50..round * 50 + 20, round as u8);
+        let name = round.to_string();
+        back_up(&database, &backups, &name, names.last().map(String::as_str)).unwrap();
+        names.push(name);
+        write(&database, round * 50 + 10..round * 50 + 30, round as u8);
+        if round % 2 == 0 {
+            database.close().unwrap();
+        }
+        // Otherwise it is recovered.
+        disk = disk.crash();
+    }
+    let database = open(&disk);
+    back_up(&database, &backups, "last", names.last().map(String::as_str)).unwrap();
+    names.push("last".to_owned());
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(restored(&backups, &names), values(&database));
+}
+
+#[test]
+fn a_backup_of_a_closed_database_is_the_base_of_increments() {
+    let (disk, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    write(&database, 0..COUNT, 1);
+    database.close().unwrap();
+    let database = Database::open_in(Arc::new(disk.clone()), "data", &options().read_only(true)).unwrap();
+    back_up(&database, &backups, "full", None).unwrap();
+    drop(database);
+    let copy = disk.crash();
+    for disk in [disk, copy] {
+        let database = open(&disk);
+        write(&database, 10..20, 2);
+        back_up(&database, &backups, "increment", Some("full")).unwrap();
+        assert_eq!(restored(&backups, &["full", "increment"]), values(&database));
+        backups.remove("increment").unwrap();
+    }
+}
