@@ -2,7 +2,10 @@
 
 use crate::window::Room;
 use std::{io, sync::Arc};
-use vellum_base::primitive::thread::{Builder, JoinHandle};
+use vellum_base::{
+    PAGE_SIZE,
+    primitive::thread::{Builder, JoinHandle},
+};
 use vellum_vm::File;
 
 /// Bytes of a segment's file.
@@ -20,6 +23,13 @@ impl Chunk {
     pub fn read(&self, mut room: Room) -> (Room, io::Result<()>) {
         let read = self.file.read_to(self.from, room.chunk(self.bytes));
         (room, read)
+    }
+
+    /// What the file has of the chunk, in whole pages, if that is anything.
+    pub fn left(&self) -> io::Result<Option<Self>> {
+        let left = self.file.size()?.saturating_sub(self.from).min(self.bytes as u64) as usize;
+        let left = left - left % PAGE_SIZE;
+        Ok((left > self.passed_over).then(|| Self { bytes: left, ..self.clone() }))
     }
 
     fn is(&self, other: &Self) -> bool {

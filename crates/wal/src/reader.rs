@@ -6,7 +6,8 @@
 //! may be there in part. That place is not the end but a hole, and an error, if part of the log before or after it
 //! shows that the log was durable beyond it:
 //! - a segment is begun only when the one before is durable;
-//! - each record says up to where the log was durable when it was made.
+//! - each record says up to where the log was durable when it was made;
+//! - a file has its full size before it is a segment, so a shorter one was cut.
 
 use crate::{
     LogError, LogOptions,
@@ -358,6 +359,8 @@ impl LogReader {
         let (at, salt, last_segment, end) = (self.at, timeline.salt, timeline.last_segment, timeline.end);
         let durable = match end {
             Some((end, _)) => Some(end),
+            // A file has its full size before it is a segment, so it was cut, and may have had more.
+            None if self.is_cut(at)? => Some(at),
             None if at < last_segment && !self.reaches_beyond(at, last_segment)? => Some(last_segment),
             None => self.durable_beyond(at, salt, last_segment)?,
         };
@@ -366,6 +369,20 @@ impl LogReader {
             Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a file is shorter than a segment that holds a place, or the rest of the incomplete frame there, or would if
+    /// it had a header.
+    fn is_cut(&mut self, at: u64) -> Result<bool, LogError> {
+        let bytes = self.header_at(at)?.map_or(1, |header| header.bytes());
+        for number in self.geometry.number(at)..=self.geometry.number(at + bytes - 1) {
+            let file = self.segments.get(&number).map(|segment| &segment.file);
+            let Some(file) = file.or_else(|| self.idle.get(&number)) else { continue };
+            if file.size().map_err(failed)? < self.geometry.segment_bytes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether the incomplete frame at `at` ends after the beginning of the last segment: its first part was durable
@@ -417,9 +434,14 @@ impl LogReader {
         let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room()));
         match read {
             Ok(()) => self.window.follow(room, chunk.bytes, chunk.passed_over),
-            // After some crashes a file is shorter than it was.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
-            Err(source) => return Err(LogError::Files { action: "read a segment", source }),
+            // The file was cut. What is left of it counts.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                let Some(chunk) = chunk.left().map_err(failed)? else { return Ok(false) };
+                let (room, read) = chunk.read(room);
+                read.map_err(failed)?;
+                self.window.follow(room, chunk.bytes, chunk.passed_over);
+            }
+            Err(source) => return Err(failed(source)),
         }
         if goes_on && self.until == u64::MAX && !self.is_beyond_end {
             let next = self.chunk_at(self.window.end());
@@ -453,6 +475,10 @@ impl LogReader {
         let idle = || self.idle.get(&self.geometry.number(at)).filter(|_| self.is_beyond_end);
         self.segment_of(at).map(|segment| &segment.file).or_else(idle)
     }
+}
+
+fn failed(source: std::io::Error) -> LogError {
+    LogError::Files { action: "read a segment", source }
 }
 
 /// The timelines of a log, in order. A missing segment is noticed when records do not reach the next timeline.

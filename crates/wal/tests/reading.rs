@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_vm::SimulatedDisk;
+use vellum_vm::{Directory, FileOptions, SimulatedDisk};
 use vellum_wal::{Durability, Log, LogError, LogOptions, segment_name};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -93,4 +93,31 @@ fn a_panic_where_records_are_shown_is_the_callers() {
     assert!(panic.downcast_ref::<&str>().is_some_and(|message| message.contains("as far as this")));
     let (shown, log) = open(&disk, &places, usize::MAX);
     assert!(shown == places.len() && log.is_ok(), "{shown}: {:?}", log.err());
+}
+
+#[test]
+fn a_segment_that_was_cut_is_told_after_what_is_left_of_it() {
+    let disk = SimulatedDisk::new(1);
+    // The process ended long ago: no buffer has the end of the log.
+    let places = filled(&disk, 1200);
+    disk.remove("buffer").unwrap();
+    let (last, bytes) = (*places.last().unwrap(), SEGMENT_BYTES - PAGE_SIZE as u64);
+    let (number, start) = (last.0 / bytes, last.0 / bytes * bytes);
+    let filled = (last.0 - start).next_multiple_of(PAGE_SIZE as u64);
+    // To nothing; inside a record; a page after the last one.
+    for left in [0, PAGE_SIZE as u64, filled / 2 / 4096 * 4096, filled + 2 * PAGE_SIZE as u64] {
+        let disk = disk.crash();
+        let file = disk.open(&segment_name(number), &FileOptions::default()).unwrap();
+        file.truncate(left).unwrap();
+        drop(file);
+        // As much of the log is there.
+        let there = start + left.saturating_sub(PAGE_SIZE as u64);
+        let whole = places.windows(2).filter(|pair| pair[1].0 <= there).count();
+        let whole = if there > last.0 { places.len() } else { whole };
+        for _ in 0..2 {
+            let (shown, log) = open(&disk, &places, usize::MAX);
+            let is_told = matches!(log, Err(LogError::Hole { at, .. }) if at.0 <= there);
+            assert!(is_told && shown == whole, "{left}: {shown} of {whole}: {:?}", log.err());
+        }
+    }
 }
