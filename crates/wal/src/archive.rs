@@ -131,11 +131,16 @@ impl Archive {
     pub(crate) fn part(&self, name: &str) -> Result<ArchivedPart, ArchiveError> {
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         let file = self.open(name)?;
-        if file.size().map_err(read_error)? < PAGE_SIZE as u64 {
-            return Err(ArchiveError::Damaged { name: name.to_owned() });
+        let (size, damaged) =
+            (file.size().map_err(read_error)?, || ArchiveError::Damaged { name: name.to_owned() });
+        if size < PAGE_SIZE as u64 {
+            return Err(damaged());
         }
         file.read_to(0, &mut page).map_err(read_error)?;
         let part = ArchivedPart::decode(name, &page)?;
+        if size - (PAGE_SIZE as u64) < part.end.0 - part.start.0 {
+            return Err(damaged());
+        }
         if part.database != self.database {
             return Err(ArchiveError::Foreign);
         }
@@ -201,10 +206,20 @@ impl Archive {
     }
 
     /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, and holds
-    /// what the log holds before its end. Returns that end. Otherwise the database is an older copy of one that has gone
+    /// what the log holds before its end. Returns that end, behind which there may be damaged parts. Otherwise the database is an older copy of one that has gone
     /// on, or was itself copied and has gone on.
     pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
-        let Some(last) = self.last()? else { return Ok(None) };
+        let (mut names, log_end_name) = (self.names()?, name_at(log_end));
+        // A part that is damaged does not count: it is written again, if the log still has it.
+        let last = loop {
+            let Some(name) = names.pop() else { return Ok(None) };
+            if name > log_end_name {
+                return Err(ArchiveError::Diverged { name });
+            }
+            if let Some(part) = self.sound_part(&name)? {
+                break part;
+            }
+        };
         if last.end > log_end {
             return Err(diverged(&last));
         }
@@ -216,7 +231,7 @@ impl Archive {
 
     /// Checks that a part of the log begins with what the archive has of it, and lies between the others as the log
     /// says. Returns what the archive has of it.
-    fn check_source(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
+    pub(crate) fn check_source(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
         let (names, name) = (self.names()?, source.part.name());
         let at = names.partition_point(|other| *other < name);
         let is_there = names.get(at) == Some(&name);
