@@ -219,7 +219,7 @@ impl Options {
         self
     }
 
-    /// The size of the log's files, in bytes: a multiple of 4096, at least 8192. Default 16 MiB. An existing log keeps
+    /// The size of the log's files, in bytes: a multiple of 4096, from 8192 to 1 TiB. Default 16 MiB. An existing log keeps
     /// its size.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {

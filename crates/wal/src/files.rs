@@ -2,6 +2,7 @@
 
 use crate::{
     LogError, LogOptions,
+    options::is_segment_size,
     plant::Bug,
     segment::{Geometry, HeaderPage, SegmentHeader, UNFINISHED, is_segment, name, number_of},
 };
@@ -96,7 +97,7 @@ impl LogFiles {
     fn take(&mut self, file: Arc<dyn File>, number: u64, name: String) -> Result<(), LogError> {
         match read_header(&*file)? {
             HeaderPage::Sound(header) if header.number == number => {
-                if header.database != self.options.database {
+                if header.database != self.options.database || !is_segment_size(header.segment_bytes) {
                     return Err(LogError::Foreign { segment: name });
                 }
                 self.timeline_max = self.timeline_max.max(header.timeline);

@@ -3,6 +3,14 @@
 use crate::{LogError, frame::PAYLOAD_BYTES_MAX};
 use vellum_base::{Lsn, PAGE_SIZE};
 
+/// The largest size of a segment, in bytes. Far from where sums of places would overflow.
+const SEGMENT_BYTES_MAX: u64 = 1 << 40;
+
+/// Whether segments can have a size.
+pub(crate) fn is_segment_size(bytes: u64) -> bool {
+    bytes.is_multiple_of(PAGE_SIZE as u64) && (2 * PAGE_SIZE as u64..=SEGMENT_BYTES_MAX).contains(&bytes)
+}
+
 /// How to keep a log. The defaults suit a database on a current machine.
 ///
 /// # Examples
@@ -15,8 +23,8 @@ use vellum_base::{Lsn, PAGE_SIZE};
 pub struct LogOptions {
     /// The database that the log belongs to: the log of another database is refused.
     pub database: [u8; 16],
-    /// The size of a new log's segments, in bytes: a multiple of [`PAGE_SIZE`], at least two pages. An existing log
-    /// keeps its size.
+    /// The size of a new log's segments, in bytes: a multiple of [`PAGE_SIZE`], at least two pages, and at most a
+    /// tebibyte. An existing log keeps its size.
     pub segment_bytes: u64,
     /// The size of the buffer in memory, in bytes: a power of two, at least two pages. A record takes at most a quarter of it.
     pub buffer_bytes: u64,
@@ -46,7 +54,7 @@ impl LogOptions {
 
     pub(crate) fn check(&self) -> Result<(), LogError> {
         let page = PAGE_SIZE as u64;
-        if !self.segment_bytes.is_multiple_of(page) || self.segment_bytes < 2 * page {
+        if !is_segment_size(self.segment_bytes) {
             return Err(LogError::Option { option: "segment_bytes", bytes: self.segment_bytes });
         }
         if !self.buffer_bytes.is_power_of_two() || self.buffer_bytes < 2 * page {

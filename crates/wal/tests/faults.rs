@@ -180,7 +180,9 @@ fn the_log_of_another_database_or_version_is_refused() {
 #[test]
 fn wrong_options_and_records_that_are_too_long_are_refused() {
     let disk = SimulatedDisk::new(1);
-    for (segment_bytes, buffer_bytes) in [(4096, 8192), (10_000, 8192), (8192, 4096), (8192, 12288), (0, 0)] {
+    for (segment_bytes, buffer_bytes) in
+        [(4096, 8192), (10_000, 8192), (8192, 4096), (8192, 12288), (0, 0), (1 << 41, 8192)]
+    {
         let options = LogOptions { segment_bytes, buffer_bytes, ..options() };
         assert!(matches!(open(&disk, &options), Err(LogError::Option { .. })));
     }
