@@ -440,7 +440,7 @@ impl DurablePool {
         (catalog, keep_bytes): (PageId, u64),
     ) -> Result<Option<Follower>, TxnError> {
         let Some(Logged { changes, archiver, .. }) = &self.logged else { return Ok(None) };
-        let archive = archiver.as_ref().map(|archiver| archiver.archive().clone());
+        let archive = archiver.as_ref().map(|archiver| archiver.checked());
         let source = FollowedLog::new(changes.log.clone(), archive);
         Follower::begin(source, (changes, &self.single.transactions), from, (catalog, keep_bytes)).map(Some)
     }

@@ -10,7 +10,10 @@
 //!
 //! Lock order: the turn; the log's locks. The state is locked only for moments.
 
-use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, plant::Bug};
+use crate::{
+    Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, archive::PartSource,
+    plant::Bug,
+};
 use std::{
     io,
     sync::{Arc, OnceLock},
@@ -52,6 +55,8 @@ struct Shared {
     /// Held by the thread that copies.
     turn: Mutex<()>,
     state: Mutex<ArchiveState>,
+    /// Set once the archive is known to be of this log.
+    is_examined: OnceLock<()>,
     /// Why nothing is archived in the background any more, if that is so.
     panic: OnceLock<String>,
 }
@@ -64,8 +69,9 @@ impl LogArchiver {
     pub fn start(log: Arc<Log>, archive: Archive) -> io::Result<Self> {
         let from = if log.options().planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
         let kept = log.kept().add(from, u64::MAX, LogKeeper::Archive);
-        let (turn, state, panic) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        let shared = Arc::new(Shared { log, archive, kept, turn, state, panic });
+        let (turn, state) = (Mutex::default(), Mutex::default());
+        let (is_examined, panic) = (OnceLock::new(), OnceLock::new());
+        let shared = Arc::new(Shared { log, archive, kept, turn, state, is_examined, panic });
         let copied = shared.clone();
         let work = move || {
             let mut pause = Some(Duration::ZERO);
@@ -95,6 +101,11 @@ impl LogArchiver {
         &self.shared.archive
     }
 
+    /// The archive, for what reads it while the log is open.
+    pub fn checked(&self) -> CheckedArchive {
+        CheckedArchive(self.shared.clone())
+    }
+
     /// Archives everything appended until now. If it `is_last`, an empty last segment is archived too: the next log
     /// says that it follows on that.
     ///
@@ -118,7 +129,54 @@ impl Drop for LogArchiver {
     }
 }
 
+/// The archive of an open log, for what reads both.
+#[derive(Clone)]
+pub struct CheckedArchive(Arc<Shared>);
+
+impl CheckedArchive {
+    /// The archive, if it is of this log.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Diverged`] if it has the log of another copy of the database, and if it cannot be read.
+    pub fn get(&self) -> Result<&Archive, ArchiveError> {
+        self.0.examine()?;
+        Ok(&self.0.archive)
+    }
+}
+
 impl Shared {
+    /// Finds out whether the archive is of this log, unless that is known.
+    fn examine(&self) -> Result<(), ArchiveError> {
+        if self.is_examined.get().is_some() {
+            return Ok(());
+        }
+        let _turn = lock(&self.turn);
+        let (end, sources) = self.known_end(self.log.horizon(Durability::Synced).0, false)?;
+        // Also what would be added next.
+        if let Some(next) = sources.iter().find(|source| end.is_some_and(|end| source.part.end > end)) {
+            self.archive.check_source(next)?;
+        }
+        // An archive that holds nothing yet is examined again.
+        if end.is_some() {
+            self.is_examined.get_or_init(|| ());
+        }
+        Ok(())
+    }
+
+    /// How far the archive reaches, and the finished parts of the log.
+    fn known_end(&self, to: u64, with_blank: bool) -> Result<(Option<Lsn>, Vec<PartSource>), ArchiveError> {
+        let known = lock(&self.state).end;
+        let (log_end, sources) = {
+            let device = self.log.device();
+            (device.former_end(), device.finished_parts(to, with_blank))
+        };
+        let end = match known {
+            Some(end) => Some(end),
+            None => self.archive.check(log_end, &sources)?,
+        };
+        Ok((end, sources))
+    }
+
     /// Copies finished segments, and what the current one holds up to `to`, if given.
     fn copy(&self, to: Option<Lsn>, with_blank: bool) -> Result<(), ArchiveError> {
         let _turn = lock(&self.turn);
@@ -128,15 +186,7 @@ impl Shared {
     }
 
     fn copy_in_turn(&self, to: Option<Lsn>, with_blank: bool) -> Result<(), ArchiveError> {
-        let known = lock(&self.state).end;
-        let (log_end, sources) = {
-            let device = self.log.device();
-            (device.former_end(), device.finished_parts(to.map_or(0, |to| to.0), with_blank))
-        };
-        let mut end = match known {
-            Some(end) => Some(end),
-            None => self.archive.check(log_end, &sources)?,
-        };
+        let (mut end, sources) = self.known_end(to.map_or(0, |to| to.0), with_blank)?;
         for source in sources {
             let ArchivedPart { start, end: part_end, .. } = source.part;
             if end.is_some_and(|end| part_end <= end) {
@@ -151,8 +201,7 @@ impl Shared {
             drop(state);
             self.release(part_end);
         }
-        let mut state = lock(&self.state);
-        state.end = end.or(state.end);
+        lock(&self.state).end = end;
         Ok(())
     }
 

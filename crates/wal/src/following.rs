@@ -5,7 +5,7 @@
 //! again in between.
 
 use crate::{
-    Archive, ArchiveError, ArchiveReader, Durability, Log, LogError, LogKeeper, LogReader, Record,
+    ArchiveError, ArchiveReader, CheckedArchive, Durability, Log, LogError, LogKeeper, LogReader, Record,
     archive::Rest,
 };
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use vellum_base::Lsn;
 #[derive(Clone)]
 pub struct FollowedLog {
     log: Arc<Log>,
-    archive: Option<Archive>,
+    archive: Option<CheckedArchive>,
 }
 
 impl FollowedLog {
     /// Reads from the log itself, and from the archive where the log has been given up.
-    pub fn new(log: Arc<Log>, archive: Option<Archive>) -> Self {
+    pub fn new(log: Arc<Log>, archive: Option<CheckedArchive>) -> Self {
         Self { log, archive }
     }
 
@@ -173,7 +173,7 @@ impl FollowingReader {
             let at = parts.iter().position(|source| source.part.start == begin)?;
             Some(parts.swap_remove(at))
         });
-        match archive.read_then(self.at, rest) {
+        match archive.get()?.read_then(self.at, rest) {
             Ok(reader) => Ok(Reader::Archive(Box::new(reader))),
             Err(ArchiveError::Missing { oldest, .. }) => {
                 Err(LogError::Missing { from: self.at, oldest: oldest.unwrap_or(Lsn(0)) })

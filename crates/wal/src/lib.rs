@@ -63,7 +63,7 @@ mod window;
 pub use archive::{Archive, ArchiveReader};
 pub use archive_error::ArchiveError;
 pub use archive_format::ArchivedPart;
-pub use archiver::{ArchiveState, LogArchiver};
+pub use archiver::{ArchiveState, CheckedArchive, LogArchiver};
 pub use copying::{LogCopy, LogPart};
 pub use durability::Durability;
 pub use error::LogError;

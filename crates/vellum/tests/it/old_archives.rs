@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use vellum::{ArchiveState, Backup, BackupOptions, Database, ErrorKind, Options, RestoreOptions};
+use vellum::{
+    ArchiveState, Backup, BackupOptions, ChangesFrom, Database, ErrorKind, Options, RestoreOptions,
+};
 use vellum_vm::{Directory, SimulatedDisk};
 
 fn archived(archive: &SimulatedDisk) -> Options {
@@ -86,5 +88,54 @@ fn an_older_copy_does_not_write_to_the_archive_of_what_was_done_since() {
         write(&database, "newer", 1);
         database.close().unwrap();
         assert_eq!(restored(&backups, "second", &other), b"newer", "{what}");
+    }
+}
+
+#[test]
+fn a_feed_of_an_older_copy_does_not_show_what_the_archive_has_of_the_other() {
+    for is_closed in [true, false] {
+        let (disk, archive) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+        write(&database, "before", 10);
+        let position = database.changes(ChangesFrom::Now).unwrap().position();
+        write(&database, "before", 20);
+        database.archive_log().unwrap();
+        let (copy, database) = if is_closed {
+            database.close().unwrap();
+            (disk.crash(), open(&disk, &archived(&archive)))
+        } else {
+            (disk.crash(), database)
+        };
+        write(&database, "old", 1000);
+        // A feed of the original reads all of it.
+        let mut changes = database.changes(position).unwrap();
+        let mut count = 0;
+        while changes.next().unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 1020);
+        drop(changes);
+        database.archive_log().unwrap();
+        drop(database);
+
+        let database = open(&copy, &archived(&archive));
+        write(&database, "new", 3000);
+        database.checkpoint().unwrap();
+        let mut shown = Vec::new();
+        let read = database.changes(position).and_then(|mut changes| {
+            while let Some(commit) = changes.next()? {
+                shown.push(commit);
+            }
+            Ok(())
+        });
+        let shown: Vec<String> = shown.iter().map(|commit| format!("{:?}", commit.changes)).collect();
+        assert!(!shown.iter().any(|commit| commit.contains("old")), "closed {is_closed}");
+        if is_closed {
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains("older copy"), "{error}");
+        } else {
+            // The log has kept what was not archived.
+            assert!(read.is_ok() && shown.len() == 3020, "{read:?}: {}", shown.len());
+        }
     }
 }
