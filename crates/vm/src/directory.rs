@@ -27,7 +27,7 @@ pub trait Directory: Send + Sync + fmt::Debug {
     /// As for [`DiskFile::open`].
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError>;
 
-    /// The names of all files, sorted.
+    /// The names of all files, sorted; also of symbolic links to files, and of those that lead nowhere.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -145,8 +145,11 @@ impl Directory for DiskDirectory {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.place()?)? {
             let entry = entry?;
+            let kind = entry.file_type()?;
+            // A link that leads nowhere is a file that is missing: whoever opens it is told.
+            let is_link = || kind.is_symlink() && fs::metadata(entry.path()).map_or(true, |to| to.is_file());
             // Entries that are not files, or whose names are not text, are not ours.
-            if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
+            if let (true, Ok(name)) = (kind.is_file() || is_link(), entry.file_name().into_string()) {
                 names.push(name);
             }
         }

@@ -218,3 +218,20 @@ fn failures_are_counted_across_files() {
     let after = disk.crash_with(CrashModel::KeepAll);
     assert_eq!(first_byte(&after.file("two")), 1, "what survives has no faults");
 }
+
+#[test]
+fn links_to_files_are_files_and_those_that_lead_nowhere_are_told_when_they_are_opened() {
+    let temporary = tempfile::tempdir().unwrap();
+    let [place, elsewhere] = ["place", "elsewhere"].map(|name| temporary.path().join(name));
+    std::fs::create_dir(&place).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    let directory = DiskDirectory::new(&place);
+    drop(DiskDirectory::new(&elsewhere).open("file", &options(CreateMode::CreateNew)).unwrap());
+    for (name, to) in [("file", "file"), ("directory", ""), ("nowhere", "missing")] {
+        std::os::unix::fs::symlink(elsewhere.join(to), place.join(name)).unwrap();
+    }
+    assert_eq!(directory.names().unwrap(), ["file", "nowhere"]);
+    directory.open("file", &options(CreateMode::OpenExisting)).unwrap();
+    let error = directory.open("nowhere", &options(CreateMode::OpenExisting)).unwrap_err();
+    assert_eq!(kind(error), Some(ErrorKind::NotFound));
+}

@@ -33,6 +33,7 @@ mod plain_tables;
 mod points;
 mod recovery;
 mod reservations;
+mod restored_logs;
 mod salvage;
 mod scanned;
 mod schema;
