@@ -10,7 +10,7 @@
 
 use crate::{
     error::{Miss, PoolError},
-    file::storage::Storage,
+    file::storage::{Storage, is_full},
     file::superblock::State,
     io::page_io::PageIo,
     page::state::Want,
@@ -288,6 +288,9 @@ impl Allocator {
             let mut prefaulted = 0..0;
             let claimed = self.storage().claim_map(|end| prefaulted = self.pages().window.leave(end));
             self.pages().release_prefaulted(prefaulted);
+            if is_full(&claimed) && self.settle_superseded()? {
+                continue;
+            }
             match claimed? {
                 (extent, end, true) => return Ok((extent, end)),
                 (extent, ..) => self.storage().space.unclaim(extent.head.0..extent.end().0),
@@ -295,8 +298,23 @@ impl Allocator {
         }
     }
 
+    /// Makes sure that no superblock names a map that was superseded, so that its place can be used. Returns false if
+    /// there is none.
+    fn settle_superseded(&self) -> Result<bool, PoolError> {
+        let storage = self.storage();
+        let Some(logged) = storage.logged() else { return Ok(false) };
+        let mut superseded = lock(&logged.superseded);
+        if superseded.is_empty() {
+            return Ok(false);
+        }
+        storage.confirm_map()?;
+        // If there is no room, the next attempt says so.
+        let _ = storage.keep_map_room(superseded.drain(..));
+        Ok(true)
+    }
+
     /// Makes the superblocks name a map that was written: see [`Storage::name_map`]. The place of the previous map is
-    /// free from now on, unless a superblock may still name it.
+    /// free from now on, unless a superblock may still name it, or it is kept for the next map.
     pub(crate) fn name_map(
         &self,
         extent: Extent,
@@ -313,7 +331,8 @@ impl Allocator {
             let mut superseded = lock(&logged.superseded);
             superseded.extend(before);
             if written.is_ok() || logged.is_planted(Plant::NamedMapFreed) {
-                superseded.drain(..).for_each(|old| storage.space.unclaim(old.head.0..old.end().0));
+                // If there is no room for the next map, the next checkpoint says so.
+                let _ = storage.keep_map_room(superseded.drain(..));
             }
         }
         written

@@ -1,6 +1,7 @@
 //! Tests of what a crash leaves of a pool with a log: the log is replayed on the remains of the file, and the result
 //! compared with all durable records since the beginning.
 
+mod full;
 #[path = "../../tests/common/log.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod log;
@@ -384,7 +385,16 @@ fn pool_of(file: PoolFile) -> Result<Pool, String> {
 }
 
 /// Recovers a file from the records of a log that ends at `end`.
-fn recover(mut file: PoolFile, records: &[(Lsn, Vec<Change>)], end: Lsn) -> Result<Pool, String> {
+fn recover(file: PoolFile, records: &[(Lsn, Vec<Change>)], end: Lsn) -> Result<Pool, String> {
+    recover_with(file, records, Arc::new(MemoryLog::new(end)))
+}
+
+/// Recovers a file from the records before those of a log that goes on.
+fn recover_with(
+    mut file: PoolFile,
+    records: &[(Lsn, Vec<Change>)],
+    log: Arc<MemoryLog>,
+) -> Result<Pool, String> {
     let shown = |error: PoolError| error.to_string();
     let redo = if file.needs_recovery() { file.redo() } else { Lsn(u64::MAX) };
     let records = &records[records.partition_point(|(lsn, _)| *lsn < redo)..];
@@ -404,7 +414,7 @@ fn recover(mut file: PoolFile, records: &[(Lsn, Vec<Change>)], end: Lsn) -> Resu
             life.extend((extent.head.0..extent.end().0).map(|page| (PageId(page), *lsn)));
         }
     }
-    let pool = file.start(Some(Arc::new(MemoryLog::new(end)))).map_err(shown)?;
+    let pool = file.start(Some(log)).map_err(shown)?;
     for (lsn, changes) in records {
         let imaged = |page| changes.iter().any(|change| matches!(change, Change::Image(p, _) if *p == page));
         for change in changes {

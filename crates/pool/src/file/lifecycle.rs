@@ -48,10 +48,14 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
     Ok(buffer)
 }
 
+/// The length of a map that lies among the pages of a file of `end` pages, in pages.
+pub(crate) fn image_pages(end: u64) -> u64 {
+    (HEADER_BYTES + SpaceMap::image_bytes(end)).div_ceil(PAGE_SIZE) as u64
+}
+
 /// The length of the map of a file of `end` pages, in pages. It has room for its own pages too: it may lie after
 /// everything else, and then covers itself.
 pub(crate) fn space_map_pages(end: u64) -> u32 {
-    let image_pages = |pages| (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u64;
     let mut pages = image_pages(end);
     while image_pages(end + pages) > pages {
         pages += 1;

@@ -5,6 +5,7 @@ pub(crate) mod held;
 pub(crate) mod lifecycle;
 pub(crate) mod lives;
 pub(crate) mod logged;
+mod map_room;
 pub(crate) mod outage;
 pub(crate) mod storage;
 pub(crate) mod superblock;

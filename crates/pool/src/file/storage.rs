@@ -5,11 +5,11 @@
 //!
 //! # Invariants
 //! - The superblocks on storage say "in use" before anything else is written.
-//! - The file is as long as the map says, and has room for the map that a close will write.
+//! - The file is as long as the map says, and has [room for the next map](super::map_room).
 //! - After a failed sync nothing more is guaranteed about the file.
 //!
 //! # Lock order
-//! The superblock's lock; then the space map's; then the lock of the file's size.
+//! The superblock's lock; the lock of the room for a map; then the space map's; then the lock of the file's size.
 
 use crate::{
     change_log::ChangeLog,
@@ -59,6 +59,8 @@ pub(crate) struct Storage {
     file_pages: Mutex<u64>,
     /// The size to which it recently could not be grown, in pages. Locked with `file_pages`.
     growth_failure: Mutex<Option<(u64, Failure)>>,
+    /// A claimed place for the next map: see `map_room`.
+    pub(super) kept_map_room: Mutex<Option<Extent>>,
 }
 
 impl Storage {
@@ -100,9 +102,12 @@ impl Storage {
             panicked: AtomicBool::new(false),
             file_pages: Mutex::new(size / PAGE_SIZE as u64),
             growth_failure: Mutex::new(None),
+            kept_map_room: Mutex::default(),
         };
         if needs_recovery {
-            storage.grow_file_for(storage.space.end())?;
+            storage.grow_file(storage.space.end())?;
+            // On a full disk pages may be freed before the next checkpoint, which else fails.
+            let _ = storage.keep_map_room([]);
         }
         Ok(storage)
     }
@@ -188,7 +193,7 @@ impl Storage {
 
     /// Claims space. If there is no room, and freed space waits for the log, makes the log durable first; space that a
     /// backup holds comes next. If there is still none, the log gives up the space that it keeps in reserve.
-    fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
+    pub(super) fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
         let Some(logged) = &self.logged else { return claim() };
         logged.release_durable(&self.space);
         let mut claimed = claim();
@@ -218,14 +223,13 @@ impl Storage {
         }
     }
 
-    /// Makes the file hold `pages` pages, plus the map that a close will write: a full disk must not keep a file from
-    /// being closed.
-    fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
-        self.grow_file(pages + u64::from(space_map_pages(pages)))
+    /// Makes the file hold `pages` pages, plus room for maps: see `map_room`.
+    pub(super) fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
+        self.grow_file(pages + self.map_room_pages(pages))
     }
 
-    /// Makes the file hold `pages` pages. Called with the space map locked.
-    fn grow_file(&self, pages: u64) -> Result<(), PoolError> {
+    /// Makes the file hold `pages` pages. May be called with the space map locked.
+    pub(super) fn grow_file(&self, pages: u64) -> Result<(), PoolError> {
         /// The file grows by an eighth of its size, within these bounds, in pages.
         const CHUNK_PAGES: RangeInclusive<u64> = 256..=65_536;
         if pages > self.capacity_pages {
@@ -308,7 +312,7 @@ impl Storage {
             // crash.
             let is_new = superblock.space_map.is_none();
             if !is_new {
-                self.grow_file_for(self.space.end())?;
+                self.keep_map_room([])?;
             }
             superblock.state = State::Logged;
             let end = superblock.redo;
@@ -317,7 +321,7 @@ impl Storage {
             superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;
             if is_new {
-                self.grow_file_for(self.space.end())?;
+                self.keep_map_room([])?;
             }
             self.marked_in_use.store(true, Ordering::Release);
             return Ok(());
@@ -404,26 +408,6 @@ impl Storage {
     /// Whether the superblocks on storage say "in use".
     pub(crate) fn is_marked_in_use(&self) -> bool {
         self.marked_in_use.load(Ordering::Acquire)
-    }
-
-    /// Claims room for the map of a checkpoint. Returns the extent, the number of pages that the map will cover, and
-    /// whether the extent is long enough for that, which it is not if the file has grown much meanwhile. If the file
-    /// grows, `grown` gets its new end, with the map locked.
-    ///
-    /// # Errors
-    /// If the file cannot grow; then nothing is claimed.
-    pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
-        let end = self.space.end();
-        let pages = space_map_pages(end);
-        // Near the beginning, where it does not keep the file from being cut.
-        let extent = match self.claim_before(end, pages) {
-            Some(extent) => extent,
-            None => {
-                self.claim(|| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end))))?
-            }
-        };
-        let end = end.max(extent.end().0);
-        Ok((extent, end, HEADER_BYTES + SpaceMap::image_bytes(end) <= extent.bytes()))
     }
 
     /// Writes the map of a checkpoint, and makes everything durable.
@@ -553,13 +537,21 @@ impl Storage {
         result
     }
 
-    /// Cuts off what is neither allocated nor part of the last checkpoint, except the room for the map that a close
-    /// will write.
+    /// Writes the superblocks again, so that storage certainly names the last map that was written.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(crate) fn confirm_map(&self) -> Result<(), PoolError> {
+        let mut superblock = self.lock_superblock();
+        self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock))
+    }
+
+    /// Cuts off what is neither allocated nor part of the last checkpoint, except the room for maps.
     pub(crate) fn cut_unused(&self) {
         let superblock = self.lock_superblock();
         // While a file without a log is in use, the end in its superblock is meaningless.
         let kept = if self.logged.is_some() || !self.is_in_use() { superblock.end } else { 0 };
-        self.space.with_end(|end| self.cut_file(kept.max(end + u64::from(space_map_pages(end)))));
+        self.space.with_end(|end| self.cut_file(kept.max(end + self.map_room_pages(end))));
     }
 
     /// The length of the file, in pages.
@@ -584,6 +576,6 @@ impl Storage {
 }
 
 /// Whether there was no room.
-fn is_full<T>(claimed: &Result<T, PoolError>) -> bool {
+pub(crate) fn is_full<T>(claimed: &Result<T, PoolError>) -> bool {
     matches!(claimed, Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }))
 }

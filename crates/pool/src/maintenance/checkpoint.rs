@@ -38,7 +38,7 @@ pub(crate) fn checkpoint_at(
     let redo = recorded.apply(&logged.take_events(redo), redo);
     let (map, end) = allocator.claim_map()?;
     if let Err(error) = storage.write_map(&mut recorded, map, end) {
-        storage.space.unclaim(map.head.0..map.end().0);
+        let _ = storage.keep_map_room([map]);
         return Err(error);
     }
     allocator.name_map(map, end, (redo, undo.min(redo)), State::Logged)?;
@@ -61,11 +61,11 @@ pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolEr
     recorded.copy(&storage.space, own, redo);
     let (map, end) = allocator.claim_map()?;
     if let Err(error) = storage.write_map(&mut recorded, map, end) {
-        storage.space.unclaim(map.head.0..map.end().0);
+        let _ = storage.keep_map_room([map]);
         return Err(error);
     }
     allocator.name_map(map, end, (redo, redo), State::Closed)?;
-    storage.cut_file(end);
+    storage.cut_closed();
     storage.space.note_written();
     Ok(())
 }
