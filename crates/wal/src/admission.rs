@@ -14,7 +14,19 @@ impl Log {
     /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
     #[inline]
     pub fn admit(&self) -> Result<(), LogError> {
-        if self.is_short() { self.prepare_to(self.needed(), true) } else { Ok(()) }
+        if self.is_short() {
+            self.prepare_to(self.needed().max(self.end_of_small_segment()), true)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Up to where segments are needed to fill the present one, if they are smaller than the buffer: see
+    /// [`give_up_idle`](Self::give_up_idle). Of larger ones, an additional one would cost much.
+    fn end_of_small_segment(&self) -> u64 {
+        let (geometry, buffer) = (self.device().geometry(), self.options().buffer_bytes);
+        let end = geometry.start(geometry.number(self.end().0) + 1) + buffer;
+        if geometry.payload() < buffer { end } else { 0 }
     }
 
     /// Up to where segments are needed for whatever comes next, and for the undo of all open transactions.
@@ -51,11 +63,14 @@ impl Log {
         }
     }
 
-    /// Removes the files that are kept for later segments, so that others find room on the device. Returns whether
-    /// there were any. What has been [admitted](Self::admit) still has its segments.
+    /// Removes files that are kept for later segments, so that others find room on the device. Returns whether there
+    /// were any. What has been [admitted](Self::admit) still has its segments, and changes are admitted until the
+    /// present segment is full: then the log can go on in what a checkpoint gives up, which is not the present segment.
     pub fn give_up_idle(&self) -> bool {
         let mut device = self.device();
-        let idle: Vec<u64> = iter::from_fn(|| device.take_idle()).map(|(number, _)| number).collect();
+        let kept = device.segment_end() + self.options().buffer_bytes;
+        let idle: Vec<u64> =
+            iter::from_fn(|| device.take_idle_beyond(kept)).map(|(number, _)| number).collect();
         drop(device);
         !idle.is_empty() && remove(self.directory(), &idle).is_ok()
     }

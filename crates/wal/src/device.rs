@@ -218,6 +218,20 @@ impl Device {
         self.files.idle.pop_first()
     }
 
+    /// A file that may become another segment, unless it is needed for the log before `end`.
+    pub fn take_idle_beyond(&mut self, end: u64) -> Option<(u64, Arc<dyn File>)> {
+        let last = self.number_unprepared() + self.files.idle.len() as u64;
+        if self.files.geometry.start(last) < end + self.files.geometry.payload() {
+            return None;
+        }
+        self.take_idle()
+    }
+
+    /// Where the segment ends that is being written.
+    pub fn segment_end(&self) -> u64 {
+        self.files.geometry.start(self.number + 1)
+    }
+
     /// The file of the segment that was to be prepared next.
     pub fn add_prepared(&mut self, made: Prepared) {
         self.files.prepared.insert(self.number_unprepared(), made);
