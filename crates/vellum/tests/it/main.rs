@@ -17,6 +17,7 @@ mod encoding;
 mod entries;
 mod exchange;
 mod format;
+mod full_files;
 mod full_log;
 mod heaps;
 mod histories;
