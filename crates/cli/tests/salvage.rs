@@ -72,6 +72,32 @@ fn a_log_that_is_lost_is_a_loss_for_all() {
 }
 
 #[test]
+fn files_that_end_within_a_sector_are_read_to_their_ends() {
+    let place = Place::new();
+    crashed(&place, "d");
+    for path in segments(&place) {
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(60_001).unwrap();
+    }
+    for command in SALVAGING.into_iter().chain([&["verify", "d"][..], &["dump", "d"], &["recover", "d"]]) {
+        let run = place.run(command);
+        assert!(matches!(run.code, Some(0 | 3)) && !run.err.contains("Invalid argument"), "{run:?}");
+    }
+    let lines: String = (0..2000).map(|number| format!("key{number:04}\tvalue {number}\n")).collect();
+    place.run_with_input(&["load", "e", "-"], lines.as_bytes()).ok();
+    let length = std::fs::metadata(place.path("e")).unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(place.path("e")).unwrap();
+    file.set_len(length / 2 / 4096 * 4096 + 1001).unwrap();
+    let [direct, buffered] = [&[][..], &["--buffered"]].map(|how| {
+        let run = place.run(&[&["dump", "e", "--salvage"], how].concat());
+        let found = String::from_utf8_lossy(&run.out).into_owned();
+        run.fails(3, &["lost: "]);
+        found
+    });
+    assert!(direct.contains("key0001\tvalue 1\n") && direct == buffered, "{direct}");
+    place.run(&["recover", "e", "--report"]).fails(3, &["is damaged, and was not changed"]);
+}
+
+#[test]
 fn a_log_that_may_not_be_read_is_not_damaged() {
     let place = Place::new();
     crashed(&place, "d");

@@ -41,7 +41,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// ends at a multiple of [`PAGE_SIZE`](vellum_base::PAGE_SIZE).
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// As for [`read`](Self::read). If the file ends before the memory does, what it has has been read.
     fn read_to(&self, offset: u64, target: &mut [u8]) -> io::Result<()> {
         // SAFETY: the slice is borrowed uniquely for the length of the call.
         unsafe { self.read(offset, target.as_mut_ptr(), target.len()) }

@@ -3,8 +3,8 @@
 //! This lets recovery run on a database that must not be changed. Memory is taken for written data, but not for zeroes.
 
 use crate::{
-    Completion, CreateMode, Directory, File, FileDescription, FileOptions, Queue, Request, VmError, Wait,
-    request::Operation,
+    AlignedBuffer, Completion, CreateMode, Directory, File, FileDescription, FileOptions, Queue, Request,
+    VmError, Wait, request::Operation,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -62,15 +62,21 @@ impl File for OverlayFile {
     unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
         let state = self.lock();
         let end = offset + bytes as u64;
-        if end > state.size {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
         // SAFETY: the caller vouches for the memory.
         unsafe { address.write_bytes(0, bytes) };
         let below = state.base_bytes.saturating_sub(offset).min(bytes as u64) as usize;
         if let Some(base) = self.shared.base.as_ref().filter(|_| below > 0) {
-            // SAFETY: as above, and this is a part of that memory.
-            unsafe { base.read(offset, address, below)? };
+            // Direct I/O reads whole pages, and a file that was cut may end within one.
+            let (part, whole) = (below % PAGE_SIZE, below - below % PAGE_SIZE);
+            if whole > 0 {
+                // SAFETY: as above, and this is a part of that memory.
+                unsafe { base.read(offset, address, whole)? };
+            }
+            if part > 0 {
+                let page = last_page(&**base, offset + whole as u64)?;
+                // SAFETY: as above, and the rest of that memory is not shorter than the part of the page.
+                unsafe { address.wrapping_add(whole).copy_from(page.as_ptr(), part) };
+            }
         }
         for (index, page) in (offset / PAGE..end.div_ceil(PAGE)).enumerate() {
             let target = address.wrapping_add(index * PAGE_SIZE);
@@ -82,7 +88,7 @@ impl File for OverlayFile {
                 None => {}
             }
         }
-        Ok(())
+        if end > state.size { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
@@ -139,6 +145,15 @@ impl File for OverlayFile {
     fn description(&self) -> FileDescription {
         let nothing = FileDescription { direct: false, engine: crate::IoEngine::Pread, path: None };
         self.shared.base.as_ref().map_or(nothing, |base| base.description())
+    }
+}
+
+/// The page of a file in which it ends, or did when it was opened.
+fn last_page(file: &dyn File, offset: u64) -> io::Result<AlignedBuffer> {
+    let mut page = AlignedBuffer::new(PAGE_SIZE);
+    match file.read_to(offset, &mut page) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        _ => Ok(page),
     }
 }
 
@@ -279,7 +294,54 @@ fn as_io(error: &VmError) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AlignedBuffer, SimulatedDisk};
+    use crate::SimulatedDisk;
+
+    /// A file over which direct I/O reads whole pages only, and which ends within its second page.
+    fn cut_within_a_page(disk: &SimulatedDisk) -> Arc<dyn File> {
+        let make = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let file = disk.open("cut", &make).unwrap();
+        let mut buffer = AlignedBuffer::new(2 * PAGE_SIZE);
+        buffer.fill(7);
+        file.write_from(0, &buffer).unwrap();
+        file.truncate(PAGE + 1001).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_file_that_ends_within_a_page_is_followed_by_zeroes() {
+        let disk = SimulatedDisk::new(1);
+        let file = OverlayFile::over(cut_within_a_page(&disk)).unwrap();
+        file.grow(4 * PAGE).unwrap();
+        let above = OverlayFile::over(Arc::new(file.clone())).unwrap();
+        for file in [&file, &above] {
+            let mut all = AlignedBuffer::new(4 * PAGE_SIZE);
+            all.fill(1);
+            file.read_to(0, &mut all).unwrap();
+            let end = PAGE_SIZE + 1001;
+            assert!(all[..end].iter().all(|byte| *byte == 7) && all[end..].iter().all(|byte| *byte == 0));
+            let mut page = AlignedBuffer::new(PAGE_SIZE);
+            file.read_to(PAGE, &mut page).unwrap();
+            assert_eq!(page[..], all[PAGE_SIZE..2 * PAGE_SIZE]);
+        }
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        page.fill(3);
+        file.write_from(PAGE, &page).unwrap();
+        above.read_to(PAGE, &mut page).unwrap();
+        assert!(page.iter().all(|byte| *byte == 3));
+    }
+
+    #[test]
+    fn reading_beyond_the_end_fails_and_what_is_before_it_is_read() {
+        let disk = SimulatedDisk::new(1);
+        let file = OverlayFile::over(cut_within_a_page(&disk)).unwrap();
+        let above = OverlayFile::over(Arc::new(file.clone())).unwrap();
+        above.grow(2 * PAGE).unwrap();
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        let error = file.read_to(PAGE, &mut page).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        above.read_to(PAGE, &mut page).unwrap();
+        assert!(page[..1001].iter().all(|byte| *byte == 7) && page[1001..].iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn what_is_written_shows_and_the_files_stay_as_they_are() {
