@@ -14,9 +14,9 @@ use std::{
     path::Path,
     sync::Arc,
 };
-use vellum_access::{Salvaged, Tree};
+use vellum_access::{AccessError, Salvaged, Tree};
 use vellum_base::{Extent, PageId, io_causes};
-use vellum_pool::{PoolError, PoolFile, Remains};
+use vellum_pool::{Pool, PoolError, PoolFile, Remains};
 use vellum_txn::{LogError, TxnError, is_segment};
 use vellum_vm::{CreateMode, Directory, File, OverlayFile};
 
@@ -334,8 +334,8 @@ impl Salvage {
         let tree = Tree::open(pool, root);
         tree.salvage(|piece| match piece {
             Salvaged::Entry { key, value: Some(value) } => visit(Piece::Entry { key, value }),
-            Salvaged::Entry { key, value: None } => match tree.get(key) {
-                Ok(value) => visit(Piece::Entry { key, value: &value.unwrap_or_default() }),
+            Salvaged::Entry { key, value: None } => match large_value(&tree, key) {
+                Ok(value) => visit(Piece::Entry { key, value: &value }),
                 Err(error) => visit(Piece::LostValue { key, error: error.into() }),
             },
             Salvaged::Lost { after, upto, error } => {
@@ -345,9 +345,35 @@ impl Salvage {
         })
     }
 
-    fn pool(&self) -> &vellum_pool::Pool {
+    fn pool(&self) -> &Pool {
         self.database.inner().pool()
     }
+}
+
+/// The value of a key that a walk has found, and that has pages of its own.
+///
+/// [`Tree::get`] wants all of the extent to be sound. If the damage lies behind the value, its parts can still be read, as
+/// [`Table::reader`](crate::Table::reader) reads them.
+fn large_value(tree: &Tree<'_, Pool>, key: &[u8]) -> std::result::Result<Vec<u8>, AccessError> {
+    match tree.get(key) {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => {
+            let what = "a key that one of its leaves holds is not found from the root";
+            Err(PoolError::contents(tree.root(), what).into())
+        }
+        // The first error tells more than that of the part.
+        Err(error) => in_parts(tree, key).ok_or(error),
+    }
+}
+
+fn in_parts(tree: &Tree<'_, Pool>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = tree.reader(key).ok()??;
+    let length = usize::try_from(reader.length()).ok()?;
+    let mut value = Vec::new();
+    value.try_reserve_exact(length).ok()?;
+    value.resize(length, 0);
+    let done = reader.read_at(0, &mut value).ok()?;
+    (done == length).then_some(value)
 }
 
 /// Whether the log is perhaps whole, and only cannot be read now: the system denies permission, or memory. What a device

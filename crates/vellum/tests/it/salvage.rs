@@ -172,3 +172,32 @@ fn without_its_log_a_crashed_database_shows_what_its_file_holds() {
     assert!(differ <= 4 && found.len() == world.len(), "{differ}");
     assert_eq!(salvage.tables().0, ["other", "table"]);
 }
+
+#[test]
+fn a_large_value_is_saved_if_its_extent_is_damaged_behind_it() {
+    const PAGE: usize = 4096;
+    let (disk, world) = crashed(5);
+    let directory: Arc<dyn Directory> = Arc::new(disk.clone());
+    Database::open_in(directory.clone(), "data", &options()).unwrap().close().unwrap();
+    let bytes = disk.file("data").snapshot().to_vec();
+    let wanted = value(300);
+    let begins = |page: &usize| bytes[page * PAGE + 32..].starts_with(&wanted);
+    let page = (2..bytes.len() / PAGE - 3).find(begins).unwrap();
+    // Its extent is of three pages, and the value and its checksums end in the third.
+    disk.file("data").flip_bit(((page + 3) * PAGE - 1) as u64 * 8);
+    let database = Database::open_in(directory.clone(), "data", &options().read_only(true)).unwrap();
+    assert!(!database.verify(|_| {}).is_clean());
+    let table = database.table("table").unwrap();
+    assert!(table.get(300u32.to_be_bytes()).is_err());
+    drop((table, database));
+    let salvage = Salvage::open_in(directory.clone(), "data", &options()).unwrap();
+    let (found, lost) = salvaged(&salvage);
+    assert!(lost.is_empty() && found == world, "{lost:?}");
+    drop(salvage);
+    // Within the value, it is lost.
+    disk.file("data").flip_bit(((page + 1) * PAGE) as u64 * 8);
+    let salvage = Salvage::open_in(directory, "data", &options()).unwrap();
+    let (found, lost) = salvaged(&salvage);
+    assert_eq!((found.len(), lost.len()), (world.len() - 1, 1));
+    assert!(!found.contains_key(&300u32.to_be_bytes()[..]));
+}
