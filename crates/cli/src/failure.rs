@@ -121,6 +121,15 @@ impl Failure {
     }
 }
 
+/// What a command comes to that has examined a database, and has printed what it found. That the reader of the output has
+/// gone says nothing about the database, so the verdict comes before it.
+pub fn verdict(printed: Result, verdict: Result) -> Result {
+    match printed {
+        Err(failure) if failure.code != Code::Silent => Err(failure),
+        printed => verdict.and(printed),
+    }
+}
+
 impl From<vellum::Error> for Failure {
     fn from(error: vellum::Error) -> Self {
         Self::new(code_of(&error), error.to_string())
@@ -170,6 +179,17 @@ mod tests {
         assert_eq!(Failure::from(open.unwrap_err()).code, Code::Io);
         let small = vellum::Database::create("/nonexistent/file", &vellum::Options::default().pool_bytes(1));
         assert_eq!(Failure::from(small.unwrap_err()).code, Code::Usage);
+    }
+
+    #[test]
+    fn a_verdict_comes_before_a_reader_that_has_gone_and_after_other_failures() {
+        let failure = |code| Err(Failure::new(code, ""));
+        let code = |printed, of| verdict(printed, of).map_err(|failure| failure.code);
+        assert_eq!(code(failure(Code::Silent), failure(Code::Damaged)), Err(Code::Damaged));
+        assert_eq!(code(failure(Code::Full), failure(Code::Damaged)), Err(Code::Full));
+        assert_eq!(code(failure(Code::Silent), Ok(())), Err(Code::Silent));
+        assert_eq!(code(Ok(()), failure(Code::Damaged)), Err(Code::Damaged));
+        assert_eq!(code(Ok(()), Ok(())), Ok(()));
     }
 
     #[test]

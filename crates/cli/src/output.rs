@@ -10,12 +10,24 @@ use std::{
 };
 
 /// Standard output, buffered. Call [`finish`](Self::finish) at the end.
-pub struct Output(BufWriter<Stdout>);
+pub struct Output {
+    to: BufWriter<Stdout>,
+    /// Whether the command goes on if the reader has gone, because its exit code tells more than what it prints.
+    outlives_reader: bool,
+    reader_has_gone: bool,
+}
 
 impl Output {
     /// Standard output.
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(64 << 10, io::stdout()))
+        let to = BufWriter::with_capacity(64 << 10, io::stdout());
+        Self { to, outlives_reader: false, reader_has_gone: false }
+    }
+
+    /// Standard output, for a command that ends in a [verdict](crate::failure::verdict): if the reader has closed it,
+    /// only [`finish`](Self::finish) fails.
+    pub fn before_verdict() -> Self {
+        Self { outlives_reader: true, ..Self::new() }
     }
 
     /// Whether it is a terminal.
@@ -25,7 +37,7 @@ impl Output {
 
     /// Writes a line.
     pub fn line(&mut self, line: impl Display) -> Result {
-        writeln!(self.0, "{line}").map_err(|error| Failure::output(&error))
+        writeln!(self, "{line}").map_err(|error| Failure::output(&error))
     }
 
     /// Writes an object on its own line.
@@ -36,17 +48,40 @@ impl Output {
 
     /// Flushes everything.
     pub fn finish(mut self) -> Result {
-        self.0.flush().map_err(|error| Failure::output(&error))
+        self.flush().map_err(|error| Failure::output(&error))?;
+        let gone = io::Error::from(io::ErrorKind::BrokenPipe);
+        if self.reader_has_gone { Err(Failure::output(&gone)) } else { Ok(()) }
+    }
+}
+
+impl Output {
+    /// The outcome of a write, or `done` if it failed because the reader has gone and the command goes on.
+    fn unless_gone<T>(&mut self, outcome: io::Result<T>, done: T) -> io::Result<T> {
+        match outcome {
+            Err(error) if self.outlives_reader && error.kind() == io::ErrorKind::BrokenPipe => {
+                self.reader_has_gone = true;
+                Ok(done)
+            }
+            outcome => outcome,
+        }
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        if self.reader_has_gone {
+            return Ok(bytes.len());
+        }
+        let written = self.to.write(bytes);
+        self.unless_gone(written, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        if self.reader_has_gone {
+            return Ok(());
+        }
+        let flushed = self.to.flush();
+        self.unless_gone(flushed, ())
     }
 }
 

@@ -190,3 +190,27 @@ fn one_damaged_superblock_is_no_loss_and_is_mended() {
         assert_eq!(place.run(&["get", "d", "k"]).ok(), "v");
     }
 }
+
+#[test]
+fn damage_shows_in_the_exit_code_also_if_nothing_reads_what_is_printed() {
+    let place = Place::new();
+    let lines: String = (0..2000).map(|number| format!("key{number:04}\tvalue {number}\n")).collect();
+    place.run_with_input(&["load", "whole", "-"], lines.as_bytes()).ok();
+    let mut bytes = std::fs::read(place.path("whole")).unwrap();
+    let at = bytes.windows(10).position(|window| window == b"value 1000").unwrap();
+    bytes[at] ^= 1;
+    place.write("d", bytes);
+    let unread = |command: &[&str]| -> Run {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        place.command(command).stdout(writer).output().unwrap().into()
+    };
+    for command in SALVAGING.into_iter().chain([&["verify", "d"][..], &["verify", "d", "--json"]]) {
+        unread(command).fails(3, &[]);
+    }
+    let whole: [&[&str]; 3] = [&["dump", "whole", "--salvage"], &["verify", "whole"], &["dump", "whole"]];
+    for command in whole {
+        let run = unread(command);
+        assert_eq!(run.code, Some(0), "{run:?}");
+    }
+}

@@ -3,7 +3,7 @@
 use crate::{
     arguments::{General, StoreArguments},
     dump::{self, EndLine, FIRST, TableLine},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     output::Output,
     progress::remark,
     salvage, size, store,
@@ -47,7 +47,8 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             "a dump has a form of its own, which is not JSON; `vellum scan --json` prints a table",
         ));
     }
-    let mut dump = Dump { out: Output::new(), end: EndLine { tables: 0, entries: 0 } };
+    let out = if arguments.salvage { Output::before_verdict() } else { Output::new() };
+    let mut dump = Dump { out, end: EndLine { tables: 0, entries: 0 } };
     if arguments.salvage {
         return dump.salvaged(arguments, general);
     }
@@ -162,11 +163,9 @@ impl Dump {
                 );
             }
         }
-        self.finish(general)?;
-        if lost == 0 {
-            return Ok(());
-        }
-        Err(Failure::new(Code::Damaged, "the database is damaged; all that was found of it was dumped"))
+        let damaged = "the database is damaged; all that was found of it was dumped";
+        let judgement = if lost == 0 { Ok(()) } else { Err(Failure::new(Code::Damaged, damaged)) };
+        verdict(self.finish(general), judgement)
     }
 
     fn salvaged_entries(&mut self, salvage: &Salvage, name: &str, tell: &mut dyn FnMut(String)) -> Result {

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::{General, WriteArguments},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     output::Output,
     salvage, size, store,
     text::escaped,
@@ -89,7 +89,7 @@ fn recover(arguments: &Arguments, general: &General) -> Result {
 
 fn report(arguments: &Arguments, general: &General) -> Result {
     let salvage = salvage::open(&arguments.target.store)?;
-    let mut out = Output::new();
+    let mut out = Output::before_verdict();
     let mut lost = 0;
     let left = match salvage.left_by() {
         LeftBy::Crash(recovery) => ("crash", Some(*recovery)),
@@ -159,13 +159,15 @@ fn report(arguments: &Arguments, general: &General) -> Result {
             ))?,
         }
     }
-    out.finish()?;
     let path = shown(&arguments.target.store.database);
-    if lost == 0 {
-        return match damaged {
-            0 => Ok(()),
-            _ => Err(one_superblock(&path)),
-        };
+    verdict(out.finish(), judge(lost, damaged, &path))
+}
+
+fn judge(lost: usize, damaged_superblocks: usize, path: &dyn Display) -> Result {
+    match (lost, damaged_superblocks) {
+        (0, 0) => return Ok(()),
+        (0, _) => return Err(one_superblock(path)),
+        _ => {}
     }
     Err(Failure::new(
         Code::Damaged,

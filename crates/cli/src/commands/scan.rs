@@ -3,7 +3,7 @@
 use super::get::write_entry;
 use crate::{
     arguments::{FormArguments, General, StoreArguments, TableArguments},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     output::Output,
     progress::remark,
     salvage, store,
@@ -120,7 +120,7 @@ fn print_salvaged(arguments: &Arguments, form: Form) -> Result {
     for loss in &losses {
         remark(false, format_args!("lost: {loss}"));
     }
-    let (mut out, mut lost, mut failure) = (Output::new(), 0, None);
+    let (mut out, mut lost, mut failure) = (Output::before_verdict(), 0, None);
     let mut write = |key: &[u8], value: &[u8]| {
         write_bytes(&mut out, form, key)?;
         out.write_all(b"\t").map_err(|error| Failure::output(&error))?;
@@ -158,17 +158,12 @@ fn print_salvaged(arguments: &Arguments, form: Form) -> Result {
         vellum::Error::NoSuchTable { .. } => salvage::missing(&salvage, name, &losses),
         error => error.into(),
     })?;
-    out.finish()?;
-    if lost == 0 && losses.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Code::Damaged,
-        match lost {
-            0 => format!("the database is damaged; all of the table {name:?} that was found was printed"),
-            _ => format!("part of the table {name:?} is lost; what could be read was printed"),
-        },
-    ))
+    let judgement = match lost {
+        0 if losses.is_empty() => Ok(()),
+        0 => Err(format!("the database is damaged; all of the table {name:?} that was found was printed")),
+        _ => Err(format!("part of the table {name:?} is lost; what could be read was printed")),
+    };
+    verdict(out.finish(), judgement.map_err(|message| Failure::new(Code::Damaged, message)))
 }
 
 fn write_bytes(out: &mut Output, form: Form, bytes: &[u8]) -> Result {

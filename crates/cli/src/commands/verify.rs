@@ -3,14 +3,14 @@
 use super::{recover, tables};
 use crate::{
     arguments::{General, StoreArguments},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     output::Output,
     progress::Progress,
     size, store,
     text::escaped,
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, path::Path, time::Instant};
 use vellum::{Problem, VerifyReport};
 use vellum_base::shown;
 
@@ -64,17 +64,20 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let report = database.verify(|at| progress.set(at.pages_done, at.pages_total));
     drop(progress);
     let seconds = start.elapsed().as_secs_f64();
-    let mut out = Output::new();
+    let mut out = Output::before_verdict();
     if general.json {
         write_json(&report, seconds, &mut out)?
     } else {
         write_text(&report, seconds, &mut out)?
     }
-    out.finish()?;
+    verdict(out.finish(), judge(&report, &arguments.store.database))
+}
+
+fn judge(report: &VerifyReport, path: &Path) -> Result {
     if report.is_clean() {
         return Ok(());
     }
-    let path = shown(&arguments.store.database);
+    let path = shown(path);
     if report.problems.iter().all(|problem| matches!(problem, Problem::DamagedSuperblock { .. })) {
         return Err(recover::one_superblock(&path));
     }
