@@ -6,6 +6,7 @@ use crate::{
     progress::remark,
     signals,
 };
+use rustix::fs::Access;
 use std::{
     fs::{File, Metadata},
     io,
@@ -68,6 +69,7 @@ pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
     if existing_file(path)?.is_none() {
         return Err(missing(path));
     }
+    check_archive(arguments)?;
     signals::watch();
     open(path, &arguments.options())
 }
@@ -76,6 +78,7 @@ pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
 pub fn open_or_create(arguments: &WriteArguments) -> Result<(Database, bool)> {
     let path = &arguments.store.database;
     existing_file(path)?;
+    check_archive(arguments)?;
     signals::watch();
     let database = Database::open_or_create(path, &arguments.options());
     let database = database.map_err(|error| explain(path, error))?;
@@ -248,6 +251,29 @@ pub fn require_directory(path: &Path, what: &str) -> Result {
         }
         Err(error) => Err(Failure::file("look at", path, &error)),
     }
+}
+
+/// Fails if the archive of the log neither is a directory in which files can be made, nor can be made. Otherwise that
+/// would be noticed when the database is closed, after it was changed.
+fn check_archive(arguments: &WriteArguments) -> Result {
+    let Some(archive) = &arguments.archive else { return Ok(()) };
+    let made_in = match std::fs::read_link(archive) {
+        Ok(target) if !archive.exists() => {
+            let (archive, target) = (shown(archive), shown(&target));
+            return Err(Failure::new(
+                Code::Io,
+                format!(
+                    "{archive} is a symbolic link to {target}, which does not exist; name the archive itself, or remove the link"
+                ),
+            ));
+        }
+        _ if archive.exists() => archive,
+        _ => directory(archive),
+    };
+    let what = if made_in == archive { "the archive of a log" } else { "the archive" };
+    require_directory(made_in, what)?;
+    rustix::fs::access(made_in, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| Failure::file("archive the log in", archive, &error.into()))
 }
 
 fn missing(path: &Path) -> Failure {
