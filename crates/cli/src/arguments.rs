@@ -49,10 +49,36 @@ pub struct WriteArguments {
     pub archive: Option<PathBuf>,
 }
 
+/// How much a command changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A few records: the log is small, so that there is room for it on a disk that is almost full.
+    Little,
+    /// Perhaps much.
+    Much,
+}
+
+impl Change {
+    /// The size of each file of the log, in bytes.
+    fn file_bytes(self) -> u64 {
+        match self {
+            Self::Little => 4 << 20,
+            Self::Much => 16 << 20,
+        }
+    }
+
+    /// The room that the log takes while the database is open, in bytes: two segments and the file of its buffer.
+    pub fn log_bytes(self) -> u64 {
+        3 * self.file_bytes()
+    }
+}
+
 impl WriteArguments {
     /// The options to open the database with.
-    pub fn options(&self) -> Options {
+    pub fn options(&self, change: Change) -> Options {
+        let file_bytes = change.file_bytes();
         let options = self.store.engine.options(self.store.pool);
+        let options = options.log_segment_bytes(file_bytes).log_buffer_bytes(file_bytes);
         match &self.archive {
             Some(directory) => options.log_archive(directory),
             None => options,

@@ -1,10 +1,10 @@
 //! Opening and closing databases, with errors that say what can be done.
 
 use crate::{
-    arguments::{General, StoreArguments, WriteArguments},
+    arguments::{Change, General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
     progress::remark,
-    signals,
+    signals, size,
 };
 use rustix::fs::Access;
 use std::{
@@ -64,24 +64,24 @@ pub fn require_file(path: &Path) -> Result {
 }
 
 /// Opens a database for writing; from now on signals have to be checked.
-pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
+pub fn open_to_write(arguments: &WriteArguments, change: Change) -> Result<Database> {
     let path = &arguments.store.database;
     if existing_file(path)?.is_none() {
         return Err(missing(path));
     }
     check_archive(arguments)?;
     signals::watch();
-    open(path, &arguments.options())
+    Database::open(path, &arguments.options(change)).map_err(|error| explain_room(path, error, change))
 }
 
 /// Opens a database for writing, or creates it; returns whether it was created. See [`open_to_write`].
-pub fn open_or_create(arguments: &WriteArguments) -> Result<(Database, bool)> {
+pub fn open_or_create(arguments: &WriteArguments, change: Change) -> Result<(Database, bool)> {
     let path = &arguments.store.database;
     existing_file(path)?;
     check_archive(arguments)?;
     signals::watch();
-    let database = Database::open_or_create(path, &arguments.options());
-    let database = database.map_err(|error| explain(path, error))?;
+    let database = Database::open_or_create(path, &arguments.options(change));
+    let database = database.map_err(|error| explain_room(path, error, change))?;
     let created = database.was_created();
     Ok((database, created))
 }
@@ -132,6 +132,17 @@ pub fn explain(path: &Path, error: Error) -> Failure {
     } else {
         failure
     }
+}
+
+/// As [`explain`], for a database that is to be changed: says how much room its log takes.
+fn explain_room(path: &Path, error: Error, change: Change) -> Failure {
+    let is_log = matches!(error, Error::Log(_));
+    let failure = explain(path, error);
+    if !is_log || failure.code != Code::Full {
+        return failure;
+    }
+    let room = size::bytes(change.log_bytes());
+    failure.and(format_args!("While this command runs, the log takes {room} in {}", shown(directory(path))))
 }
 
 /// Closes a database that was changed. There must be no open tables.

@@ -45,3 +45,38 @@ fn an_archive_that_cannot_be_is_refused_before_anything_is_changed() {
     place.run(&["put", "d", "new", "v", "--archive", "archive"]).ok();
     place.run(&["put", "d", "newer", "v", "--archive", "archive"]).ok();
 }
+
+#[test]
+fn a_small_change_takes_little_room_and_follows_on_logs_of_all_sizes() {
+    let place = Place::new();
+    place.write("tree/a", "a".repeat(100_000));
+    place.run(&["put", "d", "k", "v"]).ok();
+    place.run(&["backup", "d", "copy"]).ok();
+    let archive = ["--archive", "archive"];
+    for round in 0..2 {
+        let key = format!("k{round}");
+        place.run(&[&["put", "d", &key, "v"][..], &archive].concat()).ok();
+        place.run(&[&["import", "d", "tree", "--table", "tree"][..], &archive].concat()).ok();
+        place.run(&[&["delete", "d", "k"][..], &archive].concat()).code.unwrap();
+    }
+    place.run(&["restore", "copy", "again", "--archive", "archive"]).ok();
+    assert_eq!(place.run(&["dump", "again"]).ok(), place.run(&["dump", "d"]).ok());
+    // A file system of its own, where a user may make one.
+    let line = format!(
+        "mkdir small && unshare -rm sh -c 'mount -t tmpfs -o size=14m none small || exit 99; cp d small; \
+         {vellum} put small/d k v && {vellum} delete small/d k && {vellum} drop-table small/d tree --yes && \
+         {vellum} verify small/d; {vellum} import small/d tree; echo code $?'",
+        vellum = env!("CARGO_BIN_EXE_vellum")
+    );
+    let run = place.shell(&line);
+    if run.out.is_empty() {
+        return;
+    }
+    let said = run.err.clone();
+    let printed = run.ok();
+    assert!(
+        printed.contains("everything is as it should be") && printed.contains("code 5"),
+        "{printed} {said}"
+    );
+    assert!(said.contains("the log takes 48.0 MiB in small"), "{said}");
+}

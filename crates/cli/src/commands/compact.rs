@@ -1,7 +1,7 @@
 //! `vellum compact`: makes the file of a database as short as its contents allow.
 
 use crate::{
-    arguments::{General, WriteArguments},
+    arguments::{Change, General, WriteArguments},
     failure::Result,
     output::Output,
     progress::Progress,
@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let path = &arguments.target.store.database;
     let length = || std::fs::metadata(path).map_or(0, |file| file.len());
     let bytes_before = length();
-    let database = store::open_to_write(&arguments.target)?;
+    let database = store::open_to_write(&arguments.target, Change::Much)?;
     let bar = Progress::steps(general.quiet, "moving", None);
     let done = database.compact(|_| {
         bar.advance(1);

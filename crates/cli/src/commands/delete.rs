@@ -2,7 +2,7 @@
 
 use super::get::no_such_key;
 use crate::{
-    arguments::{FormArguments, General, TableArguments, WriteArguments},
+    arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     failure::Result,
     output::Output,
     progress::remark,
@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
-    let database = store::open_to_write(&arguments.target)?;
+    let database = store::open_to_write(&arguments.target, Change::Little)?;
     let removed = remove(&database, &arguments.table.table, &key);
     store::close(database)?;
     if !removed? {

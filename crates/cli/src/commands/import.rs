@@ -1,7 +1,7 @@
 //! `vellum import`: stores the files of a directory tree.
 
 use crate::{
-    arguments::{FormArguments, General, TableArguments, WriteArguments},
+    arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     failure::{Code, Failure, Result},
     files::{Found, Tree},
     importer::{Importer, Omission, Tally},
@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             failure
         }
     })?;
-    let (database, created) = store::open_or_create(&arguments.target)?;
+    let (database, created) = store::open_or_create(&arguments.target, Change::Much)?;
     if created {
         remark(general.quiet, format_args!("created {}", shown(&arguments.target.store.database)));
     }

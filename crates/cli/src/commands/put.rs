@@ -1,7 +1,7 @@
 //! `vellum put`: stores a value.
 
 use crate::{
-    arguments::{FormArguments, General, TableArguments, WriteArguments},
+    arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     failure::{Code, Failure, Result},
     files::{self, Fault, Source},
     output::Output,
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         (None, Some(text)) if text != OsStr::new("-") => Value::bytes(form.decode(text, "the value")?),
         _ => spool(io::stdin().lock(), "standard input")?,
     };
-    let (database, created) = store::open_or_create(&arguments.target)?;
+    let (database, created) = store::open_or_create(&arguments.target, Change::Little)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
     if created && stored.is_err() {
         // It holds only an empty table, which was not asked for.

@@ -1,7 +1,7 @@
 //! `vellum recover`: recovers a database that was not closed, or reports what a recovery would do and what is damaged.
 
 use crate::{
-    arguments::{General, WriteArguments},
+    arguments::{Change, General, WriteArguments},
     failure::{Code, Failure, Result, verdict},
     output::Output,
     salvage, size, store,
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 }
 
 fn recover(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_write(&arguments.target)?;
+    let database = store::open_to_write(&arguments.target, Change::Much)?;
     let recovery = database.recovery();
     // After a crash the opening has written both.
     let mended = database.mend_superblocks();

@@ -1,7 +1,7 @@
 //! `vellum drop-table`, `clear-table` and `rename-table`: operations on whole tables.
 
 use crate::{
-    arguments::{General, WriteArguments},
+    arguments::{Change, General, WriteArguments},
     failure::{Failure, Result},
     output::{Output, shell_path},
     progress::remark,
@@ -124,7 +124,7 @@ fn change_table(
     table: &str,
     change: impl FnOnce(&Database) -> vellum::Result<()>,
 ) -> Result {
-    let database = store::open_to_write(target)?;
+    let database = store::open_to_write(target, Change::Little)?;
     let changed = change(&database).map_err(|error| match error {
         Error::NoSuchTable { .. } => store::no_such_table(&database, table, ""),
         Error::TableExists { .. } => {

@@ -4,7 +4,7 @@ mod dump;
 mod lines;
 
 use crate::{
-    arguments::{FormArguments, General, TableArguments, WriteArguments},
+    arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     dump::FIRST,
     failure::{Code, Failure, Result},
     input::Input,
@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         Input::of(store::open_input(&arguments.file, path, "loaded from itself")?.0)
     };
     let mut lines = Lines::new(&mut input);
-    let (database, created) = store::open_or_create(&arguments.target)?;
+    let (database, created) = store::open_or_create(&arguments.target, Change::Much)?;
     let start = Instant::now();
     let loaded = if arguments.dump {
         dump::load((&database, &arguments.options()), lines, general.quiet)
