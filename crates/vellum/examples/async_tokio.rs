@@ -15,9 +15,10 @@ fn main() -> Result<()> {
     let options = Options::default().pool_bytes(1 << 20);
     let database = Database::create(directory.path().join("fruit.vellum"), &options)?;
     let fruit = database.create_table("fruit")?;
-    for number in 0..FRUITS {
-        fruit.put(number.to_be_bytes(), format!("fruit number {number}, {}", "x".repeat(120)))?;
-    }
+    // Each `put` would wait until it is durable. What is sorted is loaded at once.
+    let fruits = (0..FRUITS)
+        .map(|number| (number.to_be_bytes(), format!("fruit number {number}, {}", "x".repeat(120))));
+    fruit.bulk_load(fruits)?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
     let runtime = runtime.expect("the system has room for two threads");
