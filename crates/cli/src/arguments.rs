@@ -2,21 +2,40 @@
 
 use crate::{
     failure::{Failure, Result},
-    size,
+    progress, size,
     text::Form,
 };
-use std::path::PathBuf;
+use std::{fmt::Display, path::PathBuf};
 use vellum::{Durability, IoEngine, Options, ReleaseMethod};
 
 /// What applies to all commands.
 #[derive(clap::Args)]
 pub struct General {
-    /// Print JSON for programs: one object a line; errors are objects on standard error
+    /// Print JSON for programs: one object a line; errors and remarks are objects on standard error
     #[arg(long, global = true)]
     pub json: bool,
     /// Print results and errors only: no progress, no remarks
     #[arg(long, short, global = true)]
     pub quiet: bool,
+}
+
+impl General {
+    /// Prints a remark on standard error, unless remarks are not wanted.
+    pub fn remark(&self, remark: impl Display) {
+        if !self.quiet {
+            self.warn(remark);
+        }
+    }
+
+    /// Prints on standard error what should be known also where remarks are not wanted.
+    pub fn warn(&self, warning: impl Display) {
+        if self.json {
+            let object = serde_json::json!({ "kind": "remark", "remark": warning.to_string() });
+            progress::remark(false, object);
+        } else {
+            progress::remark(false, warning);
+        }
+    }
 }
 
 /// An I/O engine that can be asked for. The simulated one is for tests of the library.

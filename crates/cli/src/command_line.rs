@@ -104,8 +104,11 @@ pub fn parse() -> std::result::Result<Arguments, ExitCode> {
         if json && error.use_stderr() {
             return Failure::usage(message(&error)).report(true);
         }
-        // If the output is closed, there is no reader.
-        let _ = error.print();
+        if let Err(failed) = error.print()
+            && !error.use_stderr()
+        {
+            return Failure::output(&failed).report(json);
+        }
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
     })
 }

@@ -3,7 +3,6 @@
 use crate::{
     arguments::{Change, General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
-    progress::remark,
     signals, size,
 };
 use rustix::fs::Access;
@@ -27,9 +26,7 @@ pub const PART_BYTES: usize = 64 << 10;
 pub fn open_to_read(arguments: &StoreArguments, general: &General) -> Result<Database> {
     let database = look_at(arguments)?;
     if database.recovery().is_some() {
-        remark(
-            general.quiet,
-            format_args!(
+        general.remark(format_args!(
                 "{} was not closed: what its log holds was done again in memory, as by each command that only reads it; \
                  `vellum recover` does it in the file, once (with the same --archive, if its log is archived)",
                 shown(&arguments.database)
@@ -97,10 +94,10 @@ pub fn create(path: &Path, options: &Options) -> Result<Database> {
 }
 
 /// Removes a database that was created in vain, and what is archived of its log.
-pub fn discard(database: Database) {
+pub fn discard(database: Database, general: &General) {
     let path = database.path().to_owned();
     if let Err(error) = database.discard() {
-        remark(false, format_args!("a database without entries stays at {}: {error}", shown(&path)));
+        general.warn(format_args!("a database without entries stays at {}: {error}", shown(&path)));
     }
 }
 

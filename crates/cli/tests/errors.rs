@@ -314,3 +314,20 @@ fn long_and_commanding_paths_are_not_printed_as_they_are() {
     }
     place.run(&["get", "a\u{1b}[31mb", "k"]).fails(6, &["a\\u{1b}[31mb"]);
 }
+
+#[test]
+fn remarks_are_objects_where_results_are() {
+    let place = Place::new();
+    let put = place.run(&["put", "d", "k", "v", "--json"]);
+    assert_eq!(put.err, "{\"kind\":\"remark\",\"remark\":\"created d\"}\n");
+    assert_eq!(place.run(&["put", "e", "k", "v", "--json", "--quiet"]).err, "");
+}
+
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    let place = Place::new();
+    for command in ["help", "--version", "help put"] {
+        let line = format!("'{}' {command} > /dev/full", env!("CARGO_BIN_EXE_vellum"));
+        place.shell(&line).fails(5, &["cannot write the results"]);
+    }
+}

@@ -5,7 +5,6 @@ use crate::{
     arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     failure::Result,
     output::Output,
-    progress::remark,
     store,
     text::escaped,
 };
@@ -51,7 +50,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         out.json(&serde_json::json!({ "key": key, "result": "deleted" }))?;
         return out.finish();
     }
-    remark(general.quiet, format_args!("deleted {}", escaped(&key)));
+    general.remark(format_args!("deleted {}", escaped(&key)));
     Ok(())
 }
 

@@ -127,10 +127,7 @@ impl Dump {
         self.out.finish()?;
         let EndLine { tables, entries } = self.end;
         let entries = size::counted(entries, "entry", "entries");
-        remark(
-            general.quiet,
-            format_args!("dumped {entries} of {}", size::counted(tables, "table", "tables")),
-        );
+        general.remark(format_args!("dumped {entries} of {}", size::counted(tables, "table", "tables")));
         Ok(())
     }
 

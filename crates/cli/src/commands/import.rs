@@ -6,7 +6,7 @@ use crate::{
     files::{Found, Tree},
     importer::{Importer, Omission, Tally},
     output::Output,
-    progress::{Progress, remark},
+    progress::Progress,
     size, store,
     text::escaped,
     workers,
@@ -98,14 +98,14 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     })?;
     let (database, created) = store::open_or_create(&arguments.target, Change::Much)?;
     if created {
-        remark(general.quiet, format_args!("created {}", shown(&arguments.target.store.database)));
+        general.remark(format_args!("created {}", shown(&arguments.target.store.database)));
     }
     let start = Instant::now();
     let (tally, imported) = match import(arguments, general, &database, &key_prefix) {
         Ok(outcome) => outcome,
         Err(failure) if created => {
             // Nothing was stored, and an empty database was not asked for.
-            store::discard(database);
+            store::discard(database, general);
             return Err(failure);
         }
         Err(failure) => (Tally::default(), Err(failure)),

@@ -5,7 +5,6 @@ use crate::{
     failure::{Code, Failure, Result},
     files::{self, Fault, Source},
     output::Output,
-    progress::remark,
     size, store,
     text::escaped,
 };
@@ -83,13 +82,13 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
     if created && stored.is_err() {
         // It holds only an empty table, which was not asked for.
-        store::discard(database);
+        store::discard(database, general);
     } else {
         store::close(database)?;
     }
     let put = stored?;
     if created {
-        remark(general.quiet, format_args!("created {}", shown(path)));
+        general.remark(format_args!("created {}", shown(path)));
     }
     let result = if put == Put::Replaced { "replaced" } else { "inserted" };
     if general.json {
@@ -99,7 +98,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return out.finish();
     }
     let length = size::counted(value.length, "byte", "bytes");
-    remark(general.quiet, format_args!("{result} {}: {length}", escaped(&key)));
+    general.remark(format_args!("{result} {}: {length}", escaped(&key)));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crate::{
     arguments::{EngineArguments, General},
     failure::{Failure, Result},
     output::Output,
-    progress::{Progress, remark},
+    progress::Progress,
     signals, size, store, time,
 };
 use serde::Serialize;
@@ -134,12 +134,11 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             && let Some(needed) = parts.needed_by(last)
         {
             let name = needed.name();
-            remark(
-                general.quiet,
-                format_args!("the last of these backups needs {name} of the archive, and what follows"),
-            );
+            general.remark(format_args!(
+                "the last of these backups needs {name} of the archive, and what follows"
+            ));
         }
-        remark(general.quiet, format_args!("`vellum verify {}` checks all of it", shown(database)));
+        general.remark(format_args!("`vellum verify {}` checks all of it", shown(database)));
     }
     out.finish()
 }

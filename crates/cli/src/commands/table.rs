@@ -4,7 +4,6 @@ use crate::{
     arguments::{Change, General, WriteArguments},
     failure::{Failure, Result},
     output::{Output, shell_path},
-    progress::remark,
     store,
     text::escaped,
 };
@@ -102,7 +101,7 @@ fn remove(
     if general.json {
         return answer(&json!({ "table": table, "result": done }));
     }
-    remark(general.quiet, format_args!("{done} {}", escaped(table.as_bytes())));
+    general.remark(format_args!("{done} {}", escaped(table.as_bytes())));
     Ok(())
 }
 
@@ -114,7 +113,7 @@ pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
         return answer(&json!({ "table": table, "result": "renamed", "new_name": new_name }));
     }
     let (old, new) = (escaped(table.as_bytes()), escaped(new_name.as_bytes()));
-    remark(general.quiet, format_args!("renamed {old} to {new}"));
+    general.remark(format_args!("renamed {old} to {new}"));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::{
     failure::{Code, Failure, Result},
     input::Input,
     output::Output,
-    progress::{Progress, remark},
+    progress::Progress,
     signals, size, store,
     text::Form,
 };
@@ -106,7 +106,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     });
     if created && let Err(failure) = loaded {
         // Nothing was stored, and an empty database was not asked for.
-        store::discard(database);
+        store::discard(database, general);
         return Err(failure);
     }
     let closing = Progress::steps(general.quiet, "writing", None);
@@ -119,7 +119,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         (Err(failure), Err(close)) => return Err(failure.and(close.message)),
     };
     if created {
-        remark(general.quiet, format_args!("created {}", shown(path)));
+        general.remark(format_args!("created {}", shown(path)));
     }
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Output::new();

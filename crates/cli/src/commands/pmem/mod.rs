@@ -7,7 +7,6 @@ use crate::{
     arguments::{FormArguments, General},
     failure::{Code, Failure, Result},
     output::{Output, columns, render},
-    progress::remark,
     size,
     text::{Form, escaped},
 };
@@ -203,7 +202,7 @@ fn create(arguments: &CreateArguments, general: &General) -> Result {
         }));
     }
     let path = shown(path);
-    remark(general.quiet, format_args!("created {path}: changes become durable by {persistence}"));
+    general.remark(format_args!("created {path}: changes become durable by {persistence}"));
     Ok(())
 }
 
@@ -226,7 +225,7 @@ fn put(arguments: &PutArguments, general: &General) -> Result {
         );
     }
     let length = size::counted(value.len() as u64, "byte", "bytes");
-    remark(general.quiet, format_args!("{result} {}: {length}", escaped(&key)));
+    general.remark(format_args!("{result} {}: {length}", escaped(&key)));
     Ok(())
 }
 
@@ -265,7 +264,7 @@ fn delete(arguments: &KeyArguments, general: &General) -> Result {
     if general.json {
         return print(&serde_json::json!({ "key": text(form, &key), "result": "deleted" }));
     }
-    remark(general.quiet, format_args!("deleted {}", escaped(&key)));
+    general.remark(format_args!("deleted {}", escaped(&key)));
     Ok(())
 }
 

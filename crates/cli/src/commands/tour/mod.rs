@@ -17,7 +17,7 @@ use crate::{
     failure::{Code, Failure, Result},
     files::Tree,
     importer::{Importer, Omission, Tally},
-    progress::{Progress, remark},
+    progress::Progress,
     signals, size, store,
     text::escaped,
     workers,
@@ -136,10 +136,10 @@ impl Tour<'_> {
             shown(&self.place.path),
             size::bytes(self.pool_bytes)
         );
-        remark(self.general.quiet, line);
+        self.general.remark(line);
         if self.place.replaces {
             let path = shown(&self.place.path);
-            remark(self.general.quiet, format_args!("{path} will be replaced when that is done"));
+            self.general.remark(format_args!("{path} will be replaced when that is done"));
         }
     }
 
