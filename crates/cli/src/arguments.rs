@@ -3,7 +3,7 @@
 use crate::{
     failure::{Failure, Result},
     progress, size,
-    text::Form,
+    text::{Form, table_name},
 };
 use std::{fmt::Display, path::PathBuf};
 use vellum::{Durability, IoEngine, Options, ReleaseMethod};
@@ -144,7 +144,7 @@ pub const DEFAULT_TABLE: &str = "main";
 #[derive(clap::Args)]
 pub struct TableArguments {
     /// The table
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_TABLE)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_TABLE, value_parser = table_name)]
     pub table: String,
 }
 

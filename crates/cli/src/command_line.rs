@@ -16,7 +16,7 @@ Vellum keeps ordered tables of keys and values in one file, which may be much la
 
 Keys and values that are not text are written with escapes, in arguments and in results alike: \\xNN is the \
 byte with these two hexadecimal digits, \\n, \\r, \\t and \\0 are what they are elsewhere, and \\\\ is a backslash. \
---hex and --raw change that. Sizes are written like 4096, 64MiB or 1GiB.";
+--hex and --raw change that. Names of tables are always written so. Sizes are written like 4096, 64MiB or 1GiB.";
 
 const EXIT_CODES: &str = "\
 Exit codes:

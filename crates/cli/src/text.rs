@@ -52,6 +52,21 @@ pub fn escaped(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&Form::Escaped.encode(bytes)).into_owned()
 }
 
+/// The name of a table in an argument: with escapes, as results show it.
+///
+/// # Errors
+/// Why it is none.
+pub fn table_name(argument: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let mut decoder = Decoder::new(Form::Escaped, &mut bytes, usize::MAX);
+    decoder.write(argument.as_bytes()).and_then(|()| decoder.finish()).map_err(|error| match error {
+        // That option is for keys and values.
+        DecodeError::Wrong(why) => why.trim_end_matches(", or use --raw").to_owned(),
+        DecodeError::TooLong | DecodeError::OutOfMemory => "there is not enough memory for it".to_owned(),
+    })?;
+    String::from_utf8(bytes).map_err(|_| "the name of a table is text in UTF-8".to_owned())
+}
+
 /// Where encoded text goes, which determines what else has to be escaped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {

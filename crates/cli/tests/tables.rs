@@ -97,3 +97,43 @@ fn what_is_missing_is_refused_and_created_by_none_of_them() {
         );
     }
 }
+
+#[test]
+fn the_names_that_are_printed_are_taken_back() {
+    let place = Place::new();
+    for (argument, bytes) in
+        [(r"a\\b", r"a\b"), (r"line\nbreak\x1b", "line\nbreak\u{1b}"), ("größe", "größe")]
+    {
+        place.run(&["put", "d", "k", "v", "--table", argument]).ok();
+        let listed = place.run(&["tables", "d"]).ok();
+        assert_eq!(listed.trim_end_matches('\n'), argument);
+        let object = &place.run(&["tables", "d", "--json"]).json()[0];
+        assert_eq!(object["table"], argument, "as keys are");
+        assert_eq!(place.run(&["get", "d", "k", "--table", argument]).ok(), "v");
+        assert!(place.run(&["dump", "d", "--table", argument]).ok().contains("k\tv\n"));
+        let run = place.run(&["get", "d", "k", "--table", "none"]);
+        assert!(run.err.contains(&format!("{bytes:?}")), "{}", run.err);
+        place.run(&["clear-table", "d", argument, "-y"]).ok();
+        let renamed = place.run(&["rename-table", "d", argument, r"\\new"]).err;
+        assert_eq!(renamed, format!("renamed {argument} to \\\\new\n"));
+        let dropped = place.run(&["drop-table", "d", r"\\new", "-y", "--json"]).json();
+        assert_eq!(dropped, [serde_json::json!({ "table": r"\\new", "result": "dropped" })]);
+    }
+    place.run(&["get", "d", "k", "--table", r"a\b"]).fails(2, &[r"\b at byte 1 is not an escape"]);
+    place.run(&["get", "d", "k", "--table", r"\xff"]).fails(2, &["is text in UTF-8"]);
+}
+
+#[test]
+fn a_name_that_is_too_long_is_told_from_a_key() {
+    let place = place();
+    for length in [256, 2000] {
+        let name = "t".repeat(length);
+        for command in
+            [&["put", "d", "k", "v", "--table", &name[..]][..], &["rename-table", "d", "main", &name]]
+        {
+            place.run(command).fails(2, &["a table's name has 1 to 255 bytes"]);
+        }
+        place.run(&["get", "d", "k", "--table", &name]).fails(1, &["there is no table"]);
+        place.run(&["drop-table", "d", &name, "-y"]).fails(1, &["there is no table"]);
+    }
+}

@@ -160,6 +160,10 @@ pub(crate) fn is_record(key: &[u8], value: &[u8]) -> bool {
 
 /// The record of a table.
 pub(crate) fn find(catalog: Tree<'_, Pool>, name: &str) -> Result<Option<TableRecord>> {
+    // It would be refused as a key that is too long, of which the caller knows nothing.
+    if name.len() > NAME_BYTES_MAX {
+        return Ok(None);
+    }
     match catalog.get(name.as_bytes())? {
         Some(record) => TableRecord::decode(&record).map(Some).ok_or_else(|| damaged(catalog.root(), name)),
         None => Ok(None),

@@ -7,7 +7,7 @@ use crate::{
     output::Output,
     progress::remark,
     salvage, size, store,
-    text::{Encoder, Form, Target, escaped},
+    text::{Encoder, Form, Target, escaped, table_name},
 };
 use std::io::Write as _;
 use vellum::{Database, Piece, Salvage, TableInformation};
@@ -33,7 +33,7 @@ pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
     /// Only this table; may be given several times
-    #[arg(long = "table", value_name = "NAME")]
+    #[arg(long = "table", value_name = "NAME", value_parser = table_name)]
     tables: Vec<String>,
     /// Of a damaged database, dump what can still be read, and say on standard error what is lost; changes nothing
     #[arg(long)]

@@ -107,7 +107,13 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         let text = |key: Option<&[u8]>| key.map(escaped);
         let (after, upto) = (text(range.0), text(range.1));
         if general.json {
-            return out.json(&Lost { kind: "lost", table: table.map(str::to_owned), after, upto, message });
+            return out.json(&Lost {
+                kind: "lost",
+                table: table.map(|name| escaped(name.as_bytes())),
+                after,
+                upto,
+                message,
+            });
         }
         out.line(format_args!("{}: {message}", salvage::place(table, after, upto)))
     };

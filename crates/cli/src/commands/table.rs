@@ -5,7 +5,7 @@ use crate::{
     failure::{Failure, Result},
     output::{Output, shell_path},
     store,
-    text::escaped,
+    text::{escaped, table_name},
 };
 use serde_json::json;
 use vellum::{Database, Error};
@@ -55,6 +55,7 @@ struct Removal {
     #[command(flatten)]
     target: WriteArguments,
     /// The table
+    #[arg(value_parser = table_name)]
     table: String,
     /// Confirm: what is removed cannot be restored
     #[arg(long, short)]
@@ -68,8 +69,10 @@ pub struct RenameArguments {
     #[command(flatten)]
     target: WriteArguments,
     /// The table
+    #[arg(value_parser = table_name)]
     table: String,
     /// Its new name
+    #[arg(value_parser = table_name)]
     new_name: String,
 }
 
@@ -98,10 +101,11 @@ fn remove(
         )));
     }
     change_table(target, table, |database| change(database, table))?;
+    let name = escaped(table.as_bytes());
     if general.json {
-        return answer(&json!({ "table": table, "result": done }));
+        return answer(&json!({ "table": name, "result": done }));
     }
-    general.remark(format_args!("{done} {}", escaped(table.as_bytes())));
+    general.remark(format_args!("{done} {name}"));
     Ok(())
 }
 
@@ -109,10 +113,10 @@ fn remove(
 pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
     let RenameArguments { target, table, new_name } = arguments;
     change_table(target, table, |database| database.rename_table(table, new_name))?;
-    if general.json {
-        return answer(&json!({ "table": table, "result": "renamed", "new_name": new_name }));
-    }
     let (old, new) = (escaped(table.as_bytes()), escaped(new_name.as_bytes()));
+    if general.json {
+        return answer(&json!({ "table": old, "result": "renamed", "new_name": new }));
+    }
     general.remark(format_args!("renamed {old} to {new}"));
     Ok(())
 }

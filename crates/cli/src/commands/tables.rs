@@ -31,6 +31,7 @@ pub struct Arguments {
 #[derive(Serialize)]
 pub struct Row {
     kind: &'static str,
+    /// Its name, with escapes.
     table: String,
     /// Whether it keeps no versions, if that was looked up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +63,14 @@ impl Row {
             large_values: shape.large_values,
             height: shape.height,
         });
-        Self { kind: "table", table: name.to_owned(), plain: None, key_type: None, value_type: None, shape }
+        Self {
+            kind: "table",
+            table: escaped(name.as_bytes()),
+            plain: None,
+            key_type: None,
+            value_type: None,
+            shape,
+        }
     }
 
     /// Remarks on the table, for people.
@@ -81,9 +89,10 @@ impl Row {
 
 /// A heap of objects, for programs.
 #[derive(Serialize)]
-struct HeapRow<'r> {
+struct HeapRow {
     kind: &'static str,
-    heap: &'r str,
+    /// Its name, with escapes.
+    heap: String,
 }
 
 /// Lists tables.
@@ -107,13 +116,14 @@ fn write_rows(rows: &[Row], heaps: &[String], json: bool) -> Result {
     let mut out = Output::new();
     if json {
         rows.iter().try_for_each(|row| out.json(row))?;
-        heaps.iter().try_for_each(|heap| out.json(&HeapRow { kind: "heap", heap }))?;
+        let heaps = heaps.iter().map(|heap| HeapRow { kind: "heap", heap: escaped(heap.as_bytes()) });
+        heaps.into_iter().try_for_each(|heap| out.json(&heap))?;
         return out.finish();
     }
     if rows.iter().any(|row| row.shape.is_some()) {
         out.line(text(rows))?;
     } else {
-        rows.iter().try_for_each(|row| out.line(escaped(row.table.as_bytes())))?;
+        rows.iter().try_for_each(|row| out.line(&row.table))?;
     }
     for heap in heaps {
         out.line(format_args!("{} (a heap of objects)", escaped(heap.as_bytes())))?;
@@ -127,7 +137,7 @@ pub fn text(rows: &[Row]) -> String {
     for row in rows {
         let Some(shape) = &row.shape else { continue };
         table.add_row([
-            escaped(row.table.as_bytes()) + &row.note(),
+            row.table.clone() + &row.note(),
             size::count(shape.entries),
             size::bytes(shape.data_bytes),
             size::count(shape.large_values),

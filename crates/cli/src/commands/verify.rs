@@ -36,7 +36,8 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct HeapRow<'r> {
     kind: &'static str,
-    heap: &'r str,
+    /// Its name, with escapes.
+    heap: String,
     objects: &'r BTreeMap<String, u64>,
 }
 
@@ -94,7 +95,7 @@ fn write_json(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
         out.json(&tables::Row::new(name, Some(shape)))?;
     }
     for (heap, objects) in &report.heaps {
-        out.json(&HeapRow { kind: "heap", heap, objects })?;
+        out.json(&HeapRow { kind: "heap", heap: escaped(heap.as_bytes()), objects })?;
     }
     for problem in &report.problems {
         out.json(&ProblemRow { kind: "problem", problem: name(problem), message: problem.to_string() })?;
