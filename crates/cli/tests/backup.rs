@@ -189,14 +189,13 @@ fn what_has_the_name_of_an_unfinished_file_is_left_alone() {
     filled(&place);
     place.run(&["put", "other", "k", "v"]).ok();
     place.run(&["backup", "d", "full"]).ok();
-    let first_page = |file| std::fs::read(place.path(file)).unwrap()[..4096].to_vec();
-    let [of_backup, of_database] = ["full", "d"].map(first_page);
-    for (command, own, foreign) in [
-        (&["backup", "d", "made"][..], &of_backup, &of_database),
-        (&["restore", "full", "made"], &of_database, &of_backup),
-    ] {
+    let [of_backup, of_database] = ["full", "d"].map(|file| std::fs::read(place.path(file)).unwrap());
+    let (blank, cut_off) = ([vec![], vec![0; 10_000]], of_backup[..4096].to_vec());
+    for (command, left) in
+        [(&["backup", "d", "made"][..], Some(&cut_off)), (&["restore", "full", "made"], None)]
+    {
         let unfinished = place.path("made.unfinished");
-        for contents in [b"precious\n".to_vec(), noise(1, 10_000), foreign.clone()] {
+        for contents in [b"precious\n".to_vec(), noise(1, 10_000), of_backup.clone(), of_database.clone()] {
             place.write("made.unfinished", &contents);
             place.run(command).fails(2, &["made.unfinished is there already", "move it away"]);
             assert!(std::fs::read(&unfinished).unwrap() == contents);
@@ -210,8 +209,8 @@ fn what_has_the_name_of_an_unfinished_file_is_left_alone() {
         assert_eq!(place.run(&["get", "other", "k"]).ok(), "v");
         assert!(!place.path("nothing").exists() && !place.path("made").exists());
         // What an interrupted attempt leaves is replaced.
-        for contents in [vec![], vec![0; 10_000], own.clone()] {
-            place.write("made.unfinished", &contents);
+        for contents in blank.iter().chain(left) {
+            place.write("made.unfinished", contents);
             place.run(command).ok();
             assert!(!unfinished.exists());
             std::fs::remove_file(place.path("made")).unwrap();

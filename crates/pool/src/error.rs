@@ -137,6 +137,15 @@ pub enum PoolError {
         /// Which file.
         path: PathBuf,
     },
+    /// A database is being restored into the file.
+    #[error(
+        "{path} is not a database yet: it is being restored, or that was interrupted; repeat the restore, which begins anew, or \
+         delete the file", path = shown(path)
+    )]
+    BeingRestored {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The file was made by a later version.
     #[error(
         "{path} has format version {found}, and this program reads up to version {supported}; use a newer \

@@ -56,6 +56,7 @@ pub use {
     copying::HeldSpace,
     error::{Fault, Interrupt, Miss, PoolError},
     file::copy_basis::CopyBasis,
+    file::lifecycle::is_left_by_restore,
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,

@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId, PageKind};
-use vellum_vm::{File, PageMemory};
+use vellum_vm::{File, Named, PageMemory};
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
@@ -149,6 +149,14 @@ impl Pool {
     /// The file's path; empty for a file that has none.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What has this name now, which the pool's file had.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub fn named(&self, path: &Path) -> std::io::Result<Named> {
+        vellum_vm::named(path, &*self.allocator.storage().file)
     }
 
     /// Whether it is open for reading only.

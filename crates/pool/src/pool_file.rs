@@ -119,6 +119,18 @@ impl PoolFile {
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        let opened = Self::open_any(file, options, false)?;
+        if opened.superblock.is_being_restored {
+            return Err(PoolError::BeingRestored { path: opened.path() });
+        }
+        Ok(opened)
+    }
+
+    /// Like [`open_on`](Self::open_on), for a file into which a database is being restored.
+    ///
+    /// # Errors
+    /// As for `open_on`.
+    pub fn open_restored(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::open_any(file, options, false)
     }
 
@@ -247,7 +259,8 @@ impl PoolFile {
     }
 }
 
-/// Gives the database in a closed file a new id: it has been restored, and the original goes on elsewhere, or did.
+/// Ends a restore: gives the database in a closed file a new id, because the original goes on elsewhere, or did, and takes
+/// the mark away that it is being restored.
 ///
 /// # Errors
 /// If the file was not closed, or cannot be written.
@@ -257,7 +270,7 @@ pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), Pool
     if superblock.state != State::Closed {
         return Err(PoolError::NotClosedCleanly { path, has_log: true });
     }
-    superblock.renew_database();
+    superblock.finish_restore();
     lifecycle::write_superblocks(file, &mut superblock)
 }
 

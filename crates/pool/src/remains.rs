@@ -81,6 +81,6 @@ impl Remains {
             superblock = Superblock { state, roots, ..superblock };
         }
         CopyBasis::made_of(Superblock { space_map: None, end, ..superblock }, space)
-            .install(file, end, with_log)
+            .install_as(file, end, with_log, false)
     }
 }

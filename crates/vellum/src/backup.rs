@@ -1,31 +1,21 @@
 //! Backups, made while the database is in use, and databases restored from them.
 //!
 //! The file that is being made has a temporary name until it is complete and durable, and never replaces an existing
-//! file. A file that has the temporary name and is not what an interrupted attempt leaves is not replaced either.
+//! file: see [`unfinished`](crate::unfinished).
 
-use crate::{Database, Error, Options, Recovery, Result, log_place};
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::SystemTime,
+use crate::{
+    Database, Error, Options, Recovery, Result,
+    log_place::{self, LogPlace},
+    unfinished::{Kind, Target, write_error},
 };
-use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_pool::renew_database;
+use std::{io, path::Path, sync::Arc, time::SystemTime};
+use vellum_base::Lsn;
+use vellum_pool::{PoolFile, renew_database};
 use vellum_txn::{
     BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime, RestoredPoint, TxnError,
     Until, restore,
 };
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, DiskDirectory, DiskFile, File, FileOptions, VmError};
-
-/// The suffix of the name of an incomplete file.
-const UNFINISHED: &str = ".unfinished";
-/// What is in the first page of a backup, and at which offset.
-const BACKUP: (usize, &[u8]) = (0, b"VELLUMBK");
-/// What is in the first page of a database, behind the header that all pages have.
-const DATABASE: (usize, &[u8]) = (32, b"VELLUMDB");
-/// As much of a page is written at once, in bytes, if the power fails.
-const SECTOR_BYTES: usize = 512;
+use vellum_vm::{CreateMode, Directory, DiskDirectory, DiskFile, File, FileOptions, VmError};
 
 /// Options of a backup: see [`Database::backup_with`].
 #[derive(Default)]
@@ -62,6 +52,8 @@ impl Database {
     /// ends in `.unfinished`.
     ///
     /// # Errors
+    /// [`Error::InProgress`] if another backup to this name is running, [`Error::UnfinishedExists`] if a file has the name
+    /// that ends in `.unfinished` and is not what an interrupted backup leaves.
     /// [`BackupError`]: if the target already exists or cannot be written, pages of the database are damaged, or the
     /// database is full and changes that go on need the space of what is being copied ([`BackupError::Full`]). The
     /// database is unaffected.
@@ -92,7 +84,7 @@ impl Database {
     /// As for `backup`; [`BackupError::Order`] if the former backup is not of this database, or the database was
     /// restored from a backup since.
     pub fn backup_with(&self, target: impl AsRef<Path>, options: BackupOptions<'_>) -> Result<BackupSummary> {
-        self.backup_to(&Target::at(target.as_ref()), options)
+        self.backup_to(&Target::at(target.as_ref(), Kind::Backup), options)
     }
 
     /// As [`backup_with`](Self::backup_with), in a directory that may be simulated.
@@ -105,19 +97,16 @@ impl Database {
         name: &str,
         options: BackupOptions<'_>,
     ) -> Result<BackupSummary> {
-        self.backup_to(&Target { directory, name: name.to_owned(), path: None }, options)
+        self.backup_to(&Target::within(directory, name, Kind::Backup), options)
     }
 
     fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
-        target.refuse_if_there()?;
-        let file = target.open_unfinished(BACKUP)?;
+        let unfinished = target.make(&FileOptions::default(), &|| Ok(()))?;
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);
-        let unfinished = Unfinished(target);
-        let summary =
-            self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress)?;
-        target.finish()?;
-        unfinished.keep();
+        let (file, former) = (unfinished.file().clone(), options.former.map(|former| &former.file));
+        let summary = self.inner().durable.back_up(file, former, progress)?;
+        unfinished.finish()?;
         Ok(summary)
     }
 }
@@ -242,7 +231,9 @@ impl Backup {
     ///
     /// # Errors
     /// If the target already exists, the backups do not follow on one another or are damaged, or something cannot be
-    /// written. After an error nothing is left.
+    /// written; [`Error::InProgress`] if another
+    /// restore to this name is running; [`Error::UnfinishedExists`] if a file has the name that ends in `.unfinished`, and
+    /// is not what an interrupted restore leaves. After an error nothing is left.
     pub fn restore(backups: &[Self], path: impl AsRef<Path>, options: &Options) -> Result<Restored> {
         Self::restore_with(backups, path, options, RestoreOptions::default())
     }
@@ -282,24 +273,9 @@ impl Backup {
         options: &Options,
         how: RestoreOptions<'_>,
     ) -> Result<Restored> {
-        let options = &options.clone().without_archive();
-        let target = Target::at(path.as_ref());
-        let log = log_place::path_of(path.as_ref());
-        if std::fs::read_dir(&log).is_ok_and(|mut files| files.next().is_some()) {
-            return Err(Error::RestoreExists { path: log, is_log: true });
-        }
-        let unfinished = target.directory_path().join(target.unfinished());
-        let log = log_place::path_of(&unfinished);
-        let made = std::fs::create_dir(&log).or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        });
-        made.map_err(|source| Error::LogDirectory { path: log.clone(), source })?;
-        let open = || Database::open(&unfinished, options);
-        let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), how);
-        // The directory is empty, after a failure too. If it is not, it does no harm.
-        let _ = std::fs::remove_dir(&log);
-        restored
+        let target = Target::at(path.as_ref(), Kind::Database);
+        let place = LogPlace::beside(&target.unfinished_path());
+        restore_to(backups, &target, (place, Some(&log_place::path_of(path.as_ref()))), options, how)
     }
 
     /// As [`restore`](Self::restore), in a directory that may be simulated and holds the log of no other database.
@@ -313,200 +289,76 @@ impl Backup {
         options: &Options,
         how: RestoreOptions<'_>,
     ) -> Result<Restored> {
-        let options = &options.clone().without_archive();
-        let target = Target { directory: directory.clone(), name: name.to_owned(), path: None };
-        let unfinished = target.unfinished();
-        let open = || Database::open_in(directory.clone(), &unfinished, options);
-        restore_to(backups, &target, &*directory, (options, &open), how)
+        let target = Target::within(directory.clone(), name, Kind::Database);
+        restore_to(backups, &target, (LogPlace::given(directory), None), options, how)
     }
 }
 
+/// `place` is where the log lies while the database is made, and `own` where it lies afterwards, if that is elsewhere. Both
+/// must hold no log.
 fn restore_to(
     backups: &[Backup],
     target: &Target,
-    log: &dyn Directory,
-    (options, open): (&Options, &dyn Fn() -> Result<Database>),
+    (place, own): (LogPlace, Option<&Path>),
+    options: &Options,
     how: RestoreOptions<'_>,
 ) -> Result<Restored> {
-    if target.is_there()? {
-        return Err(Error::RestoreExists { path: target.shown(), is_log: false });
+    let options = &options.clone().without_archive();
+    let Some(log) = place.directory.as_deref() else { return Err(Error::WithoutLog) };
+    let mut unfinished =
+        target.make(&options.pool.file_options(CreateMode::CreateNew), &|| remove_segments(log))?;
+    // From here on the name belongs to this call alone, and so does the log beside it.
+    let is_log = true;
+    if let Some(path) = own
+        && std::fs::read_dir(path).is_ok_and(|mut files| files.next().is_some())
+    {
+        return Err(Error::RestoreExists { path: path.to_owned(), is_log });
     }
+    if !segments(log)?.is_empty() {
+        return Err(Error::RestoreExists { path: log_place::path_of(&target.unfinished_path()), is_log });
+    }
+    place.make()?;
+    unfinished.clean_with(|| {
+        remove_segments(log)?;
+        place.remove();
+        Ok(())
+    });
     let RestoreOptions { archive, log: lost, until, progress } = how;
     let mut quiet = |_, _| true;
     let progress = progress.unwrap_or(&mut quiet);
     let has_lost = lost.is_some();
     let point = archive.map(|archive| PointInTime { archive, log: lost, until });
     let point = point.as_ref().map(|point| (point, options.log_settings.segment_bytes));
-    let file = target.open_unfinished(DATABASE)?;
-    let made = || {
-        remove_segments(log)?;
-        let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
-        let point = restore(&files, &*file, log, point, progress).map_err(|error| match error {
-            TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
-            error => error.into(),
-        })?;
-        drop(file);
-        let database = open()?;
-        let recovery = database.recovery();
-        database.close()?;
-        let file = target.open(&target.unfinished(), CreateMode::OpenExisting)?;
-        renew_database(&*file, &options.pool)?;
-        target.finish()?;
-        Ok(Restored { recovery, point })
+    let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
+    let file = unfinished.file();
+    let point = restore(&files, &**file, log, point, progress).map_err(|error| match error {
+        TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
+        error => error.into(),
+    })?;
+    let opened = PoolFile::open_restored(file.clone(), &options.pool)?;
+    let database = Database::open_file(opened, place.clone(), options)?;
+    let recovery = database.recovery();
+    database.close()?;
+    renew_database(&**file, &options.pool)?;
+    unfinished.finish()?;
+    Ok(Restored { recovery, point })
+}
+
+/// The names of the segments in a directory, which need not exist.
+fn segments(log: &dyn Directory) -> Result<Vec<String>> {
+    let names = match log.names() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(write_error)?,
     };
-    made().inspect_err(|_| {
-        target.give_up();
-        // The next attempt removes what is left.
-        let _ = remove_segments(log);
-    })
+    Ok(names.into_iter().filter(|name| vellum_txn::is_segment(name)).collect())
 }
 
 /// Removes the segments left by an interrupted attempt.
 fn remove_segments(log: &dyn Directory) -> Result<()> {
-    let failed = |source| Error::from(TxnError::from(BackupError::Write { source }));
-    for name in log.names().map_err(failed)? {
-        if vellum_txn::is_segment(&name) {
-            log.remove(&name).map_err(failed)?;
-        }
-    }
-    Ok(())
-}
-
-/// Where a file is to be made.
-struct Target {
-    directory: Arc<dyn Directory>,
-    /// Its name. In the file system the path counts: its name need not be text.
-    name: String,
-    /// Its path, in the file system.
-    path: Option<PathBuf>,
-}
-
-impl Target {
-    fn at(path: &Path) -> Self {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { directory: Arc::new(DiskDirectory::new(parent(path))), name, path: Some(path.to_owned()) }
-    }
-
-    fn directory_path(&self) -> PathBuf {
-        self.path.as_deref().map_or_else(PathBuf::new, |path| parent(path).to_owned())
-    }
-
-    fn unfinished(&self) -> String {
-        format!("{}{UNFINISHED}", self.name)
-    }
-
-    fn shown(&self) -> PathBuf {
-        self.path.clone().unwrap_or_else(|| PathBuf::from(&self.name))
-    }
-
-    fn is_there(&self) -> Result<bool> {
-        match &self.path {
-            Some(path) => Ok(std::fs::symlink_metadata(path).is_ok()),
-            None => Ok(self.directory.names().map_err(write_error)?.contains(&self.name)),
-        }
-    }
-
-    fn refuse_if_there(&self) -> Result<()> {
-        if self.is_there()? { Err(self.exists()) } else { Ok(()) }
-    }
-
-    fn exists(&self) -> Error {
-        Error::Backup(BackupError::Exists { name: self.shown().display().to_string() })
-    }
-
-    fn open(&self, name: &str, create: CreateMode) -> Result<Arc<dyn File>> {
-        let options = FileOptions { create, ..FileOptions::default() };
-        let opened = self.directory.open(name, &options);
-        opened.map_err(|error: VmError| Error::Backup(BackupError::Open(error)))
-    }
-
-    /// Opens the unfinished file, empty. What an interrupted attempt has left is overwritten, unless that attempt is
-    /// still running. Anything else that has its name is left alone; `mark` is in the first page of a
-    /// complete file.
-    fn open_unfinished(&self, mark: (usize, &[u8])) -> Result<Arc<dyn File>> {
-        let name = self.unfinished();
-        let made = self.path.as_ref().map_or_else(|| PathBuf::from(&name), |path| path.with_file_name(&name));
-        // A symbolic link is not followed: what it leads to is not an unfinished file.
-        let is_foreign = |about: std::fs::Metadata| !about.is_file();
-        if self.path.is_some() && std::fs::symlink_metadata(&made).is_ok_and(is_foreign) {
-            return Err(Error::UnfinishedExists { path: made });
-        }
-        let file = self.open(&name, CreateMode::OpenOrCreate)?;
-        if !is_unfinished(&*file, mark).map_err(write_error)? {
-            return Err(Error::UnfinishedExists { path: made });
-        }
-        file.truncate(0).map_err(write_error)?;
-        Ok(file)
-    }
-
-    /// Gives the complete and durable file its name, if no file has that name.
-    fn finish(&self) -> Result<()> {
-        let unfinished = self.unfinished();
-        if let Some(path) = &self.path {
-            let made = self.directory_path().join(&unfinished);
-            match std::fs::hard_link(&made, path) {
-                Ok(()) => {
-                    return self
-                        .directory
-                        .remove(&unfinished)
-                        .and_then(|()| self.directory.sync())
-                        .map_err(write_error);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(self.exists()),
-                // The file system has no hard links.
-                Err(_) => {}
-            }
-        }
-        self.refuse_if_there()?;
-        let renamed = match &self.path {
-            Some(path) => std::fs::rename(self.directory_path().join(&unfinished), path),
-            None => self.directory.rename(&unfinished, &self.name),
-        };
-        renamed.and_then(|()| self.directory.sync()).map_err(write_error)
-    }
-
-    /// Removes the incomplete file. If that fails, the next attempt overwrites it.
-    fn give_up(&self) {
-        let _ = self.directory.remove(&self.unfinished());
-    }
-}
-
-/// Removes the incomplete file when it is dropped: after an error, and after a panic in what a caller gave.
-struct Unfinished<'t>(&'t Target);
-
-impl Unfinished<'_> {
-    fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        self.0.give_up();
-    }
-}
-
-/// Whether a file is what an interrupted attempt may leave: empty, or with the mark in its first page, or one whose
-/// first page was not written yet.
-fn is_unfinished(file: &dyn File, (offset, mark): (usize, &[u8])) -> io::Result<bool> {
-    let size = file.size()?;
-    if size < PAGE_SIZE as u64 {
-        return Ok(size == 0);
-    }
-    let mut page = AlignedBuffer::new(PAGE_SIZE);
-    file.read_to(0, &mut page)?;
-    let is_marked = page.get(offset..).is_some_and(|rest| rest.starts_with(mark));
-    Ok(is_marked || page.iter().take(SECTOR_BYTES).all(|byte| *byte == 0))
-}
-
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    let segments = segments(log)?;
+    segments.iter().try_for_each(|name| log.remove(name)).map_err(write_error)
 }
 
 fn read_only() -> FileOptions {
     FileOptions { read_only: true, ..FileOptions::default() }
-}
-
-fn write_error(source: io::Error) -> Error {
-    Error::Backup(BackupError::Write { source })
 }

@@ -173,7 +173,7 @@ impl Database {
     }
 
     /// Opens a file that holds a database, or one whose creation was interrupted after its log had begun.
-    fn open_file(file: PoolFile, place: LogPlace, options: &Options) -> Result<Self> {
+    pub(crate) fn open_file(file: PoolFile, place: LogPlace, options: &Options) -> Result<Self> {
         let is_read_only = file.is_read_only();
         let (durable, place) = Self::start(file, place, options)?;
         if durable.recovery().is_some() && catalog::complete(durable.pool())? {

@@ -51,15 +51,27 @@ pub enum Error {
         /// Whether it is the log of a database.
         is_log: bool,
     },
-    /// A file that is no unfinished backup or database has the name that one needs while it is made.
+    /// A file has the name that a backup or database needs while it is made, and is not what an interrupted attempt leaves.
     #[error(
-        "{} is there already, and is not what an interrupted backup or restore leaves; a file of this name is needed for a while: \
-         move it away, or choose another place",
+        "{} is there already, and is a whole backup or database, or nothing that an interrupted backup or restore leaves; a file of \
+         this name is needed for a while: move it away, or choose another place",
         path.display()
     )]
     UnfinishedExists {
         /// The existing path.
         path: PathBuf,
+    },
+    /// A backup or a database of this name is being made.
+    #[error(
+        "another backup or restore to {} is running, or its file of this name with `.unfinished` behind it is in use: {holder} has it \
+         open. Wait until that ends, or choose another place",
+        path.display()
+    )]
+    InProgress {
+        /// The path of what is to be made.
+        path: PathBuf,
+        /// The process that has the file open.
+        holder: String,
     },
     /// The log that a restore is to follow where the archive ends lacks what comes there.
     #[error(
@@ -416,7 +428,7 @@ impl Error {
             Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
             Self::NoSuchTable { .. } | Self::ChangesDiscarded { .. } => ErrorKind::NotFound,
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
-            Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
+            Self::TableInUse { .. } | Self::StillInUse { .. } | Self::InProgress { .. } => ErrorKind::Busy,
         }
     }
 }
@@ -496,6 +508,7 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
         | PoolError::PoolTooLarge { .. }
         | PoolError::CapacityTooSmall { .. } => ErrorKind::InvalidInput,
         PoolError::Unfinished { .. }
+        | PoolError::BeingRestored { .. }
         | PoolError::NotVellum { .. }
         | PoolError::Backup { .. }
         | PoolError::FormatTooNew { .. }

@@ -112,6 +112,7 @@ mod transaction;
 mod transaction_batches;
 mod transaction_future;
 mod turns;
+mod unfinished;
 mod upkeep;
 mod value;
 mod verify;

@@ -11,7 +11,7 @@ use std::{
 use vellum_vm::{Directory, DiskDirectory};
 
 /// The directory of a log.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct LogPlace {
     /// None if there is no place for a log.
     pub directory: Option<Arc<dyn Directory>>,

@@ -200,4 +200,6 @@ pub use vellum_base::{
     Bytes, ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, checksum,
 };
 pub use vellum_pool::*;
-pub use vellum_vm::{AlignedBuffer, File, FileDescription, IoEngine, ReleaseMethod, SimulatedFile, VmError};
+pub use vellum_vm::{
+    AlignedBuffer, File, FileDescription, IoEngine, Named, ReleaseMethod, SimulatedFile, VmError,
+};

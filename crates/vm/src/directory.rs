@@ -1,6 +1,7 @@
 //! A place for files, by name: a directory of the file system, or a simulated disk.
 
 use crate::disk::{DiskFile, sync_directory};
+use crate::rename::rename_new;
 use crate::{File, FileOptions, VmError};
 use std::fmt;
 use std::fs;
@@ -44,6 +45,19 @@ pub trait Directory: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if there is no such file, or the errors of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Renames a file, and fails if a file has the new name. By default this looks first, and then renames. Durable after
+    /// [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`], [`io::ErrorKind::NotFound`] if there is no such file, or the errors of the file
+    /// system.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        if self.names()?.iter().any(|name| name == to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.rename(from, to)
+    }
 
     /// Makes names durable.
     ///
@@ -164,6 +178,11 @@ impl Directory for DiskDirectory {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let place = self.place()?;
         fs::rename(place.join(from), place.join(to))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        let place = self.place()?;
+        rename_new(&place.join(from), &place.join(to))
     }
 
     fn sync(&self) -> io::Result<()> {

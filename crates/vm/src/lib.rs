@@ -37,6 +37,7 @@ mod queue;
 #[path = "../tests/common/refuse.rs"]
 mod refuse;
 mod release;
+mod rename;
 mod request;
 mod ring;
 #[cfg_attr(
@@ -65,5 +66,6 @@ pub use page_memory::{PageMemory, PageMemoryOptions};
 pub use prefetch::{LINE_BYTES, prefetch, prefetch_line, prefetch_to_write};
 pub use queue::{Completion, Queue, Wait};
 pub use release::Releaser;
+pub use rename::{Named, has_other_names, named, rename_new};
 pub use request::{Operation, Request};
 pub use sim::{CrashModel, Faults, FileOperation, Image, OperationCounts, SimulatedDisk, SimulatedFile};

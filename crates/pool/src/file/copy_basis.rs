@@ -116,11 +116,24 @@ impl CopyBasis {
     }
 
     /// Turns a file into which the pages were copied into one that recovery opens: with a log, or as a closed one.
-    /// `end` is a page after everything that the log allocates. Makes the file durable.
+    /// `end` is a page after everything that the log allocates. Makes the file durable. Until
+    /// [`renew_database`](crate::renew_database) it is marked as being restored, and only
+    /// [`PoolFile::open_restored`](crate::PoolFile::open_restored) opens it.
     ///
     /// # Errors
     /// If it cannot be written, or the system refuses memory.
     pub fn install(&self, file: &dyn File, end: u64, with_log: bool) -> Result<(), PoolError> {
+        self.install_as(file, end, with_log, true)
+    }
+
+    /// The same, marked or not.
+    pub(crate) fn install_as(
+        &self,
+        file: &dyn File,
+        end: u64,
+        with_log: bool,
+        is_being_restored: bool,
+    ) -> Result<(), PoolError> {
         let head = end.max(self.superblock.end);
         let map = Extent { head: PageId(head), pages: space_map_pages(head) };
         let end = map.end().0;
@@ -143,7 +156,8 @@ impl CopyBasis {
         write_buffer(file, map, &buffer)?;
         file.sync().map_err(PoolError::Sync)?;
         let state = if with_log { State::Logged } else { State::Closed };
-        let mut superblock = Superblock { state, space_map: Some(map), end, ..self.superblock.clone() };
+        let mut superblock =
+            Superblock { state, space_map: Some(map), end, is_being_restored, ..self.superblock.clone() };
         write_superblocks(file, &mut superblock)
     }
 }

@@ -80,6 +80,12 @@ impl Superblock {
         self.database = random_id();
         self.lives.clear();
     }
+
+    /// Makes it that of a database that is restored, which is another one than that of the backup.
+    pub(crate) fn finish_restore(&mut self) {
+        self.renew_database();
+        self.is_being_restored = false;
+    }
 }
 
 /// Turns an empty file into a pool's file of a new database, or an unfinished one into that of the given database.
@@ -117,6 +123,28 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
                 && superblock.state == State::InUse
                 && superblock.application == application_bytes(application));
         if !is_blank && !is_first {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a file is what an interrupted restore may leave: it is empty, or each of its superblocks is marked, torn or
+/// not, or was not written yet.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn is_left_by_restore(file: &dyn File) -> Result<bool, PoolError> {
+    /// As much of a page is written at once, if the power fails.
+    const SECTOR_BYTES: usize = 512;
+    let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if size < SUPERBLOCKS * PAGE_SIZE as u64 {
+        return Ok(size == 0);
+    }
+    for page in (0..SUPERBLOCKS).map(PageId) {
+        let buffer = read_buffer(file, Extent::page(page))?;
+        let is_blank = buffer.iter().take(SECTOR_BYTES).all(|byte| *byte == 0);
+        if !is_blank && !Superblock::is_marked(&buffer) {
             return Ok(false);
         }
     }

@@ -10,7 +10,7 @@
 //! | 44..48 | page size in bytes |
 //! | 48..56 | generation |
 //! | 56..60 | state: 1 in use, 2 cleanly closed, 3 in use with a log |
-//! | 60..64 | zero |
+//! | 60..64 | 1 while a database is being restored into the file, else zero |
 //! | 64..80 | name of the application, padded with zeroes |
 //! | 80..88 | first page of the space map's extent, or 0 |
 //! | 88..92 | its length in pages |
@@ -42,6 +42,8 @@ pub const APPLICATION_BYTES: usize = 16;
 const LIVES_AT: usize = 264;
 /// The length of the id of a database, in bytes.
 pub(crate) const DATABASE_BYTES: usize = 16;
+
+const BEING_RESTORED: u32 = 1;
 
 const STATE_IN_USE: u32 = 1;
 const STATE_CLOSED: u32 = 2;
@@ -75,6 +77,8 @@ pub(crate) struct Superblock {
     pub(crate) undo: Lsn,
     /// None if no version that notes them has changed the file, or if it was changed without a log.
     pub(crate) lives: Lives,
+    /// Whether a database is being restored into the file: it is not one yet.
+    pub(crate) is_being_restored: bool,
 }
 
 /// The result of decoding a superblock's page.
@@ -117,6 +121,8 @@ impl Superblock {
             State::Logged => STATE_LOGGED,
         };
         page[56..60].copy_from_slice(&state.to_le_bytes());
+        let restored = if self.is_being_restored { BEING_RESTORED } else { 0 };
+        page[60..64].copy_from_slice(&restored.to_le_bytes());
         page[64..80].copy_from_slice(&self.application);
         page[80..88].copy_from_slice(&map.head.0.to_le_bytes());
         page[88..92].copy_from_slice(&map.pages.to_le_bytes());
@@ -169,7 +175,14 @@ impl Superblock {
             redo: Lsn(bytes.u64_at(248)),
             undo: Lsn(bytes.u64_at(256)),
             lives: Lives::decode(bytes.get(LIVES_AT..).unwrap_or_default()),
+            is_being_restored: Self::is_marked(bytes),
         })
+    }
+
+    /// Whether a page that may be torn or damaged begins as a superblock of a file into which a database is being
+    /// restored.
+    pub(crate) fn is_marked(bytes: &[u8]) -> bool {
+        bytes.get(32..40) == Some(&MAGIC) && bytes.u32_at(60) & BEING_RESTORED != 0
     }
 }
 
@@ -192,6 +205,7 @@ mod tests {
             redo: Lsn(0x1234_5678_9abc_def0),
             undo: Lsn(0x1234_5678_9abc_0000),
             lives,
+            is_being_restored: true,
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

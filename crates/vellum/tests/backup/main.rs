@@ -6,6 +6,7 @@ mod full;
 mod hooked;
 mod increments;
 mod load;
+mod unfinished;
 
 use load::{Load, check};
 use std::{path::Path, sync::Arc};

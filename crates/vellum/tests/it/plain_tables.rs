@@ -127,6 +127,7 @@ fn a_table_remains_plain_whatever_becomes_of_it() {
         assert!(matches!(transaction.get(&table, "key"), Err(Error::PlainTable { .. })));
         assert_eq!(table.get("key").unwrap(), Some(1));
     }
+    database.close().unwrap();
     let backup = Backup::open_in(&*disk, "backup").unwrap();
     Backup::restore_in(&[backup], disk.clone(), "restored", &options(), RestoreOptions::default()).unwrap();
     let restored = Database::open_in(disk, "restored", &options()).unwrap();
