@@ -17,19 +17,30 @@ pub(crate) struct LogPlace {
     pub directory: Option<Arc<dyn Directory>>,
     /// The path of the directory that is created for the log.
     path: Option<PathBuf>,
+    /// The path of the database's file.
+    file: Option<PathBuf>,
 }
 
 impl LogPlace {
     /// A directory that holds other files too.
     pub fn given(directory: Arc<dyn Directory>) -> Self {
-        Self { directory: Some(directory), path: None }
+        Self { directory: Some(directory), ..Self::default() }
     }
 
     /// The directory beside a database's file.
     pub fn beside(file: &Path) -> Self {
         let directory = directory_of(file);
         let path = directory.path().to_owned();
-        Self { directory: Some(Arc::new(directory)), path: Some(path) }
+        // This fails only if the path is empty, or there is no working directory.
+        let file = target_of(file);
+        let file = std::path::absolute(&file).unwrap_or(file);
+        Self { directory: Some(Arc::new(directory)), path: Some(path), file: Some(file) }
+    }
+
+    /// The path of the database's file when it was opened, beside which this is: absolute, and not that of a symbolic link to
+    /// it. None if the file lies elsewhere.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Creates the directory durably, if it does not exist.

@@ -1,10 +1,10 @@
 //! What is done to a database as a whole: mending its superblocks, and removing it.
 
-use crate::{Database, Result, shared::Inner};
-use std::io;
+use crate::{Database, Error, Result, shared::Inner};
+use std::{io, path::Path};
 use vellum_pool::PoolError;
-use vellum_txn::{LogError, TxnError};
-use vellum_vm::VmError;
+use vellum_txn::{ArchiveError, LogError, TxnError};
+use vellum_vm::{Named, VmError};
 
 impl Database {
     /// Writes the copies of the superblock again that are damaged ([`Problem::DamagedSuperblock`]), and returns how many
@@ -21,11 +21,14 @@ impl Database {
 
     /// Removes the database: its file, its log, and what is archived of its log ([`Options::log_archive`]), if it was
     /// opened with the archive. This must be the only handle. No other process can open the database meanwhile, and a
-    /// database that one makes under the same name afterwards is not affected.
+    /// database that one makes under the same name afterwards is not affected. An archive that has the log of another copy
+    /// of the database ([`ArchiveError::Diverged`](crate::ArchiveError)) stays as it is. A symbolic link by which the
+    /// database was opened stays, and leads to nothing.
     ///
     /// # Errors
-    /// [`Error::StillInUse`](crate::Error::StillInUse) if there are other handles; if something cannot be removed, which is then left, with what
-    /// would be removed after it.
+    /// [`Error::StillInUse`] if there are other handles; if the database is open for reading only; if the file has been
+    /// moved since it was opened, whether or not another one has its place now: then nothing is removed. If something cannot
+    /// be removed, it is left, with what would be removed after it.
     ///
     /// [`Options::log_archive`]: crate::Options::log_archive
     pub fn discard(mut self) -> Result<()> {
@@ -35,24 +38,73 @@ impl Database {
 
 impl Inner {
     fn discard(&mut self) -> Result<()> {
+        if self.pool().is_read_only() {
+            return Err(PoolError::ReadOnly.into());
+        }
+        let file = self.log_place.file().unwrap_or(self.pool().path()).to_owned();
+        // Before anything is removed.
+        self.has_its_name(&file)?;
+        let has_own_archive = self.has_own_archive()?;
         // The close also waits for the archive. If it fails, the log is not needed all the same.
         if self.close().is_err() {
             self.durable.abandon();
         }
-        if let Some(archive) = self.durable.archive() {
+        if let Some(archive) = self.durable.archive().filter(|_| has_own_archive) {
             archive.remove_parts().map_err(|error| TxnError::from(LogError::from(error)))?;
         }
         // Before the file: a process that makes a new one then makes this directory too, and it is another's.
         std::mem::take(&mut self.log_place).remove();
-        let path = self.pool().path();
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(PoolError::from(VmError::Open { path: path.to_owned(), action: "remove", source: error })
-                    .into())
-            }
+        if !self.has_its_name(&file)? {
+            return Ok(());
+        }
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(not_removed(&file, error)),
             _ => Ok(()),
         }
     }
+
+    /// Whether a path leads to the file of the database. If not, it was removed.
+    ///
+    /// # Errors
+    /// If it was moved, whatever has its place now.
+    fn has_its_name(&self, file: &Path) -> Result<bool> {
+        let why = match self.pool().named(file).map_err(|error| not_removed(file, error))? {
+            Named::Itself => return Ok(true),
+            Named::Removed => return Ok(false),
+            Named::Another => "another file stands there now, and the database was moved or removed",
+            Named::Moved => "the database was moved; open it where it is now",
+        };
+        Err(not_removed(file, io::Error::other(why)))
+    }
+
+    /// Whether the archive is known to have the log of this database, and not that of another copy of it.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    fn has_own_archive(&self) -> Result<bool> {
+        let Some(archive) = self.durable.archive() else { return Ok(false) };
+        // The archive is examined before anything is added to it.
+        let archived = self.durable.archive_log();
+        if self
+            .durable
+            .log_state()
+            .is_some_and(|state| state.archive.is_some_and(|archive| archive.end.is_some()))
+        {
+            return Ok(true);
+        }
+        let is_of_another =
+            |error: &ArchiveError| matches!(error, ArchiveError::Diverged { .. } | ArchiveError::Foreign);
+        match archived {
+            Err(TxnError::Log(LogError::Archive(error))) if is_of_another(&error) => Ok(false),
+            Err(error) if !archive.last().is_ok_and(|last| last.is_none()) => Err(error.into()),
+            // There is nothing in it.
+            _ => Ok(false),
+        }
+    }
+}
+
+fn not_removed(path: &Path, source: io::Error) -> Error {
+    PoolError::from(VmError::Open { path: path.to_owned(), action: "remove", source }).into()
 }
 
 #[cfg(test)]

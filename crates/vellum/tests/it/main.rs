@@ -13,6 +13,7 @@ mod compaction;
 mod covered_snapshots;
 mod creation;
 mod database;
+mod discarded;
 mod encoding;
 mod entries;
 mod exchange;
