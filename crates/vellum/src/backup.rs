@@ -12,8 +12,8 @@ use std::{io, path::Path, sync::Arc, time::SystemTime};
 use vellum_base::Lsn;
 use vellum_pool::{PoolFile, renew_database};
 use vellum_txn::{
-    BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime, RestoredPoint, TxnError,
-    Until, restore,
+    ArchiveError, BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime,
+    RestoredPoint, TxnError, Until, restore,
 };
 use vellum_vm::{CreateMode, Directory, DiskDirectory, DiskFile, File, FileOptions, VmError};
 
@@ -147,7 +147,8 @@ impl<'o> RestoreOptions<'o> {
         self
     }
 
-    /// How far the archive is followed. By default to its end.
+    /// How far the archive is followed. By default to its end. [`Until::Before`] the end of the last backup
+    /// ([`BackupSummary::end`]) needs nothing of it.
     pub fn until(mut self, until: Until) -> Self {
         self.until = until;
         self
@@ -231,7 +232,7 @@ impl Backup {
     ///
     /// # Errors
     /// If the target already exists, the backups do not follow on one another or are damaged, or something cannot be
-    /// written; [`Error::InProgress`] if another
+    /// written; [`Error::RestoreOptions`] if `options` are to read only, or without a log; [`Error::InProgress`] if another
     /// restore to this name is running; [`Error::UnfinishedExists`] if a file has the name that ends in `.unfinished`, and
     /// is not what an interrupted restore leaves. After an error nothing is left.
     pub fn restore(backups: &[Self], path: impl AsRef<Path>, options: &Options) -> Result<Restored> {
@@ -243,8 +244,8 @@ impl Backup {
     ///
     /// # Errors
     /// As for `restore`; also if parts of the archive that are needed are missing or damaged
-    /// ([`ArchiveError`](crate::ArchiveError)), and if the target lies before the end of the backup or after the end of
-    /// the archive.
+    /// ([`ArchiveError`], [`Error::EmptyArchive`]), if the target lies before the end of the backup or after the end of
+    /// the archive, and if a target or a log is given without an archive ([`Error::RestoreOptions`]).
     ///
     /// # Examples
     /// ```
@@ -303,6 +304,7 @@ fn restore_to(
     options: &Options,
     how: RestoreOptions<'_>,
 ) -> Result<Restored> {
+    check_restorable(backups, options, &how)?;
     let options = &options.clone().without_archive();
     let Some(log) = place.directory.as_deref() else { return Err(Error::WithoutLog) };
     let mut unfinished =
@@ -327,12 +329,18 @@ fn restore_to(
     let mut quiet = |_, _| true;
     let progress = progress.unwrap_or(&mut quiet);
     let has_lost = lost.is_some();
-    let point = archive.map(|archive| PointInTime { archive, log: lost, until });
+    let end = backups.last().map(|backup| backup.file.end());
+    // The backup by itself leads to where it ends.
+    let is_end_of_backup = matches!(until, Until::Before(place) if Some(place) == end);
+    let at_end = end.filter(|_| is_end_of_backup && archive.is_some()).map(RestoredPoint::at);
+    let point =
+        archive.filter(|_| !is_end_of_backup).map(|archive| PointInTime { archive, log: lost, until });
     let point = point.as_ref().map(|point| (point, options.log_settings.segment_bytes));
     let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
     let file = unfinished.file();
     let point = restore(&files, &**file, log, point, progress).map_err(|error| match error {
         TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
+        TxnError::Log(LogError::Archive(ArchiveError::Missing { oldest: None, .. })) => Error::EmptyArchive,
         error => error.into(),
     })?;
     let opened = PoolFile::open_restored(file.clone(), &options.pool)?;
@@ -341,7 +349,30 @@ fn restore_to(
     database.close()?;
     renew_database(&**file, &options.pool)?;
     unfinished.finish()?;
-    Ok(Restored { recovery, point })
+    Ok(Restored { recovery, point: point.or(at_end) })
+}
+
+/// Refuses what makes no sense, before anything is done.
+fn check_restorable(backups: &[Backup], options: &Options, how: &RestoreOptions<'_>) -> Result<()> {
+    if backups.is_empty() {
+        let what = "no backup was named: name a full one, and then the increments based on it, in order";
+        return Err(Error::Backup(BackupError::Order(what.to_owned())));
+    }
+    let refused = |why| Err(Error::RestoreOptions { why });
+    if options.pool.file_options(CreateMode::OpenExisting).read_only {
+        return refused("`Options::read_only` does not go with it, because it writes a database");
+    }
+    if !options.log {
+        return refused(
+            "`Options::log(false)` does not go with it, because it recovers the database by a log, which it removes",
+        );
+    }
+    if how.archive.is_none() && (how.log.is_some() || how.until != Until::End) {
+        return refused(
+            "`RestoreOptions::until` and `log` need the archive of the log, which `RestoreOptions::archive` names",
+        );
+    }
+    Ok(())
 }
 
 /// The names of the segments in a directory, which need not exist.

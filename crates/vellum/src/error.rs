@@ -73,6 +73,18 @@ pub enum Error {
         /// The process that has the file open.
         holder: String,
     },
+    /// Options of a restore make no sense.
+    #[error("a database cannot be restored like that: {why}; leave it out, or add what it needs")]
+    RestoreOptions {
+        /// Which, and why.
+        why: &'static str,
+    },
+    /// The archive of the log that a restore is to follow is empty.
+    #[error(
+        "the archive of the log holds nothing: name the directory that was given as the archive of the database. If nothing was \
+         archived since the backup, restore without it (`--archive`): the backup by itself leads to where it ends"
+    )]
+    EmptyArchive,
     /// The log that a restore is to follow where the archive ends lacks what comes there.
     #[error(
         "the log of the lost database does not go on where the archive ends: it is needed from {from} on, and is not in the \
@@ -401,6 +413,7 @@ impl Error {
             | Self::PlainTable { .. }
             | Self::TableTypes { .. }
             | Self::NestedCompaction
+            | Self::RestoreOptions { .. }
             | Self::IsHeap { .. }
             | Self::IsTable { .. }
             | Self::TypeName { .. }
@@ -426,7 +439,9 @@ impl Error {
             }
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
             Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
-            Self::NoSuchTable { .. } | Self::ChangesDiscarded { .. } => ErrorKind::NotFound,
+            Self::NoSuchTable { .. } | Self::ChangesDiscarded { .. } | Self::EmptyArchive => {
+                ErrorKind::NotFound
+            }
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
             Self::TableInUse { .. } | Self::StillInUse { .. } | Self::InProgress { .. } => ErrorKind::Busy,
         }

@@ -95,6 +95,13 @@ pub struct RestoredPoint {
     pub time: Option<SystemTime>,
 }
 
+impl RestoredPoint {
+    /// The end of a backup, to which nothing else led.
+    pub fn at(end: Lsn) -> Self {
+        Self { end, time: None }
+    }
+}
+
 /// The records of a log: first those that are in its archive, then those in the log itself.
 struct LogStream<'p> {
     point: &'p PointInTime,

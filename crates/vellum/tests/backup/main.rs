@@ -6,6 +6,7 @@ mod full;
 mod hooked;
 mod increments;
 mod load;
+mod refused;
 mod unfinished;
 
 use load::{Load, check};
