@@ -6,6 +6,7 @@
 use crate::{
     Database, Error, Options, Recovery, Result,
     log_place::{self, LogPlace},
+    nested::{Mark, Work},
     unfinished::{Kind, Target, write_error},
 };
 use std::{io, path::Path, sync::Arc, time::SystemTime};
@@ -34,7 +35,7 @@ impl<'o> BackupOptions<'o> {
     }
 
     /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept. It may use
-    /// the database, but not make another backup of it: one is made at a time, so that would wait for itself.
+    /// the database, but not make another backup of it: one is made at a time ([`Error::NestedBackup`]).
     pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
         self.progress = Some(progress);
         self
@@ -101,6 +102,7 @@ impl Database {
     }
 
     fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
+        let _mark = Mark::set(Work::Backup, Arc::as_ptr(self.inner()).addr()).ok_or(Error::NestedBackup)?;
         let unfinished = target.make(&FileOptions::default(), &|| Ok(()))?;
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);

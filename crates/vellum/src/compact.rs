@@ -1,10 +1,12 @@
 //! Compaction: moves pages from the end of the file to free places nearer to its beginning, and cuts the file.
 
-use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, shared::Inner};
-use std::{
-    cell::RefCell,
-    sync::{Arc, PoisonError, atomic::Ordering},
+use crate::{
+    Database, Error, ErrorKind, Result, catalog,
+    handle::Handle,
+    nested::{Mark, Work},
+    shared::Inner,
 };
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 use vellum_access::Relocation;
 use vellum_base::{PAGE_SIZE, PageId};
 
@@ -70,7 +72,7 @@ impl Database {
         /// By which fraction of the allocated space the file may exceed it: at first, and if that cannot be reached.
         const SLACK: [u64; 3] = [64, 8, 2];
         let inner = self.inner();
-        let _mark = Mark::set(Arc::as_ptr(inner).addr()).ok_or(Error::NestedCompaction)?;
+        let _mark = Mark::set(Work::Compaction, Arc::as_ptr(inner).addr()).ok_or(Error::NestedCompaction)?;
         let _turn = inner.compaction.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |inner: &Inner| inner.pool().file_pages().0 * PAGE_SIZE as u64;
         // A file that is open for reading only must not be cut.
@@ -95,38 +97,6 @@ impl Database {
         inner.durable.cut()?;
         done.file_bytes = bytes(inner);
         Ok(done)
-    }
-}
-
-vellum_base::primitive::thread_local! {
-    /// The databases that this thread is compacting, by their addresses: a nested compaction would wait for itself for
-    /// ever.
-    static COMPACTING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Marks this thread as compacting a database.
-struct Mark;
-
-impl Mark {
-    /// None if the thread is compacting the database already.
-    fn set(database: usize) -> Option<Self> {
-        let is_new = COMPACTING.try_with(|compacting| {
-            let mut compacting = compacting.borrow_mut();
-            let is_new = !compacting.contains(&database);
-            if is_new {
-                compacting.push(database);
-            }
-            is_new
-        });
-        // A thread that is about to end notes nothing. A mark is made only if it is set, because it ends when dropped.
-        if is_new.unwrap_or(true) { Some(Self) } else { None }
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        // Marks end in the opposite order.
-        let _ = COMPACTING.try_with(|compacting| compacting.borrow_mut().pop());
     }
 }
 

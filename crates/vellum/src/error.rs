@@ -299,6 +299,9 @@ pub enum Error {
     /// The callback that decides whether a compaction goes on tried to compact the same database.
     #[error("this thread is compacting the database already: let that end first")]
     NestedCompaction,
+    /// The callback that is told the progress of a backup tried to make another one of the same database.
+    #[error("this thread is making a backup of the database already: let that end first")]
+    NestedBackup,
     /// A database that is to be closed is still in use.
     #[error(
         "the database is still in use: {handles} references of tables, clones, transactions and feeds of changes are left; drop \
@@ -413,6 +416,7 @@ impl Error {
             | Self::PlainTable { .. }
             | Self::TableTypes { .. }
             | Self::NestedCompaction
+            | Self::NestedBackup
             | Self::RestoreOptions { .. }
             | Self::IsHeap { .. }
             | Self::IsTable { .. }

@@ -1,4 +1,6 @@
-//! Detects a use of the database by a closure that runs under a latch, which would wait for itself.
+//! Detects uses of the database by a closure of the caller that would wait for themselves.
+//!
+//! A callback of a compaction or a backup that begins another one of the same database gets an error.
 //!
 //! A closure that changes a value in place, or is shown one, runs under the latch of the value's page. If it uses the same
 //! database, it waits for a latch that its own thread holds, immediately or when another page happens to be affected.
@@ -6,12 +8,51 @@
 //! databases and other threads are not restricted. A thread that is about to end notes nothing. Release builds contain
 //! none of this.
 
+use std::cell::RefCell;
 use vellum_pool::Pool;
+
+/// Work that calls the caller back, and of which a database does one at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Compaction,
+    Backup,
+}
+
+vellum_base::primitive::thread_local! {
+    /// What this thread does to which databases, by their addresses.
+    static WORKING: RefCell<Vec<(Work, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Marks this thread as doing something to a database, until it is dropped.
+pub(crate) struct Mark;
+
+impl Mark {
+    /// None if the thread is doing that to the database already: it would wait for itself for ever.
+    pub(crate) fn set(work: Work, database: usize) -> Option<Self> {
+        let is_new = WORKING.try_with(|working| {
+            let mut working = working.borrow_mut();
+            let is_new = !working.contains(&(work, database));
+            if is_new {
+                working.push((work, database));
+            }
+            is_new
+        });
+        // A thread that is about to end notes nothing. A mark is made only if it is set, because it ends when dropped.
+        if is_new.unwrap_or(true) { Some(Self) } else { None }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // Marks end in the opposite order.
+        let _ = WORKING.try_with(|working| working.borrow_mut().pop());
+    }
+}
 
 #[cfg(debug_assertions)]
 vellum_base::primitive::thread_local! {
     /// The pools in which this thread runs a closure under a latch, by their addresses.
-    static LATCHED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+    static LATCHED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(debug_assertions)]

@@ -1,7 +1,7 @@
 //! Backups and restores that make no sense are refused before anything is done.
 
 use crate::{Place as _, Real, options};
-use vellum::{Backup, Error, ErrorKind, Lsn, RestoreOptions, Until};
+use vellum::{Backup, BackupOptions, Error, ErrorKind, Lsn, RestoreOptions, Until};
 
 #[test]
 fn options_of_which_a_restore_can_make_nothing_are_refused() {
@@ -61,4 +61,29 @@ fn a_restore_to_the_end_of_a_backup_needs_nothing_of_the_archive() {
     assert!(error.to_string().contains("restore without it"), "{error}");
     database.archive_log().unwrap();
     assert_eq!(restore("again", Until::End).unwrap().point.map(|point| point.end >= end), Some(true));
+}
+
+#[test]
+fn a_backup_inside_the_progress_of_a_backup_is_an_error() {
+    let place = Real::new();
+    let [database, other] = ["data", "other"].map(|name| {
+        let database = vellum::Database::create(place.path().join(name), &options()).unwrap();
+        database.create_table("table").unwrap().put(b"key", b"value").unwrap();
+        database
+    });
+    let mut calls = 0;
+    let mut progress = |_| {
+        calls += 1;
+        let error = database.backup(place.path().join("inner")).unwrap_err();
+        assert!(matches!(error, Error::NestedBackup), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        // One of another database, and other uses of this one, do not wait.
+        other.backup(place.path().join(format!("other-{calls}"))).unwrap();
+        database.compact(|_| true).unwrap();
+        true
+    };
+    let how = BackupOptions::default().progress(&mut progress);
+    database.backup_with(place.path().join("outer"), how).unwrap();
+    assert!(calls > 0 && !place.path().join("inner").exists());
+    database.backup(place.path().join("inner")).unwrap();
 }
