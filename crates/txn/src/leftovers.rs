@@ -1,6 +1,7 @@
 //! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it.
 
 use crate::before::Before;
+use crate::coarse::{Coarse, KEYS_MAX};
 use crate::depot::{Depot, Kept};
 use crate::exposure::Exposure;
 use crate::home::{Home, Own};
@@ -114,6 +115,8 @@ struct Rest {
     joined: HashTable<Before>,
     /// Those that they have only claimed.
     joined_touched: HashTable<Before>,
+    /// Records changed by transactions that were committed before, if they are too many for `joined`.
+    coarse: Option<Box<Coarse>>,
     /// The large values that it has replaced, each with its tree.
     large: Vec<(PageId, BlobReference)>,
     /// Lists of records for which memory had no room.
@@ -125,8 +128,18 @@ impl Rest {
         self.touched.is_empty()
             && self.joined.is_empty()
             && self.joined_touched.is_empty()
+            && self.coarse.is_none()
             && self.large.is_empty()
             && self.spilled.is_empty()
+    }
+}
+
+impl Rest {
+    /// Keeps the records that were joined coarsely.
+    fn make_coarse(&mut self) {
+        let coarse = self.coarse.get_or_insert_default();
+        self.joined.drain().for_each(|record| coarse.add(&record));
+        self.joined = HashTable::new();
     }
 }
 
@@ -162,7 +175,8 @@ impl Leftovers {
             }
             found.is_none().then_some(())
         })?;
-        Ok(found)
+        let coarse = self.rest.as_ref().and_then(|rest| rest.coarse.as_ref());
+        Ok(found.or_else(|| coarse.and_then(|coarse| coarse.find(reads))))
     }
 
     /// The leftovers of a transaction that has made these changes, claimed these other records, and replaced these
@@ -208,9 +222,39 @@ impl Leftovers {
         self.rest.as_ref().map_or(&[], |rest| &rest.large)
     }
 
-    /// Whether there are records for which memory had no room.
-    pub fn has_spilled(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| !rest.spilled.is_empty())
+    /// Whether it takes long to test reads against it: there are many records, or a file is read.
+    pub fn is_long_to_test(&self) -> bool {
+        const MANY: usize = 1024;
+        let is_long =
+            |rest: &Rest| !rest.spilled.is_empty() || rest.coarse.is_some() || rest.joined.len() > MANY;
+        self.changed.len() > MANY || self.rest.as_deref().is_some_and(is_long)
+    }
+
+    /// Whether any records are known.
+    pub fn has_keys(&self) -> bool {
+        let has_keys = |rest: &Rest| !(rest.joined.is_empty() && rest.spilled.is_empty());
+        !self.changed.is_empty() || self.rest.as_deref().is_some_and(has_keys)
+    }
+
+    /// Whether so many records are known that less is to be known of each of them.
+    pub fn is_to_be_coarse(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.joined.len() > KEYS_MAX)
+    }
+
+    /// What is needed once it has been pruned: the keys of changed records, and large values.
+    pub fn condensed(&self) -> Result<Self, PoolError> {
+        let mut rest = Rest { large: self.large().to_vec(), ..Rest::default() };
+        self.for_each_changed(|record| {
+            match &mut rest.coarse {
+                Some(coarse) => coarse.add(record),
+                None => join_records(&mut rest.joined, HashTable::new(), [record.hashed()].into_iter()),
+            }
+            if rest.joined.len() > KEYS_MAX {
+                rest.make_coarse();
+            }
+            Some(())
+        })?;
+        Ok(Self { rest: Some(Box::new(rest)), ..Self::default() })
     }
 
     /// Gives the leftovers up when no snapshot needs them: to the thread whose memory they are.
@@ -307,6 +351,14 @@ impl Leftovers {
             std::mem::swap(&mut rest.large, &mut others.large);
         }
         rest.large.append(&mut others.large);
+        match (&mut rest.coarse, others.coarse) {
+            (Some(coarse), Some(other)) => coarse.join(*other),
+            (None, other) => rest.coarse = other,
+            (Some(_), None) => {}
+        }
+        if rest.coarse.is_some() {
+            rest.make_coarse();
+        }
         rest.spilled.append(&mut others.spilled);
         self.bytes += other.bytes;
         *self.is_entered.get_mut() |= other.is_entered();

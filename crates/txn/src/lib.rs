@@ -18,6 +18,7 @@ mod bell;
 mod chain;
 mod change_log;
 mod checkpoint;
+mod coarse;
 mod depot;
 mod durable_pool;
 mod error;

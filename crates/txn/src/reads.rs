@@ -76,13 +76,27 @@ impl Edge {
 
 /// A range of keys of a tree.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct ReadRange {
-    tree: PageId,
+pub(crate) struct ReadRange {
+    pub tree: PageId,
     lower: Edge,
     upper: Edge,
 }
 
 impl ReadRange {
+    /// The range of one key.
+    pub fn of_key(tree: PageId, key: &[u8]) -> Self {
+        let (lower, upper) = (Bound::Included(key), Bound::Included(key));
+        Self { tree, lower: Edge::lower(lower), upper: Edge::upper(upper) }
+    }
+
+    /// The first key that it may contain.
+    pub fn first_key(&self) -> Option<&[u8]> {
+        match &self.lower {
+            Edge::At { key, .. } => Some(key),
+            Edge::End => None,
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.lower.bytes() + self.upper.bytes()
     }
@@ -144,6 +158,24 @@ impl ReadSet {
         self.ranges.merge();
     }
 
+    /// Whether part of this range was read as a range. The set is [finished](Self::finish).
+    pub fn has_some_of(&self, range: &ReadRange) -> bool {
+        self.ranges.has_some_of(range)
+    }
+
+    /// Whether something of this tree was read.
+    pub fn has_tree(&self, tree: PageId) -> bool {
+        self.trees.contains(&tree)
+    }
+
+    /// A hash of these that may be that of a key which was looked up; of very many, any.
+    pub fn any_key_of(&self, hashes: &Bits) -> Option<u64> {
+        match &self.keys {
+            Keys::Hashes(own) => own.iter().copied().find(|hash| hashes.has(*hash)),
+            Keys::Bits(own) => own.has_some_of(hashes).then_some(0),
+        }
+    }
+
     /// Whether this record was read. The set is [finished](Self::finish).
     pub fn has(&self, tree: PageId, key: &[u8]) -> bool {
         self.keys.has(hash_of(tree, key)) || self.ranges.has(tree, key)
@@ -153,7 +185,7 @@ impl ReadSet {
 /// Keys by their hashes.
 enum Keys {
     Hashes(Vec<u64>),
-    Bits(Box<[u64]>),
+    Bits(Bits),
 }
 
 impl Default for Keys {
@@ -171,7 +203,7 @@ impl Keys {
                     self.shrink();
                 }
             }
-            Self::Bits(words) => set(words, hash),
+            Self::Bits(bits) => bits.set(hash),
         }
     }
 
@@ -181,9 +213,9 @@ impl Keys {
         if let Self::Hashes(hashes) = self
             && hashes.len() > KEYS_MAX / 2
         {
-            let mut words = vec![0; BITS / 64].into_boxed_slice();
-            hashes.iter().for_each(|hash| set(&mut words, *hash));
-            *self = Self::Bits(words);
+            let mut bits = Bits::default();
+            hashes.iter().for_each(|hash| bits.set(*hash));
+            *self = Self::Bits(bits);
         }
     }
 
@@ -197,18 +229,40 @@ impl Keys {
     fn has(&self, hash: u64) -> bool {
         match self {
             Self::Hashes(hashes) => hashes.binary_search(&hash).is_ok(),
-            Self::Bits(words) => {
-                let (word, bit) = place(hash);
-                words.get(word).is_some_and(|word| word & bit != 0)
-            }
+            Self::Bits(bits) => bits.has(hash),
         }
     }
 }
 
-fn set(words: &mut [u64], hash: u64) {
-    let (word, bit) = place(hash);
-    if let Some(word) = words.get_mut(word) {
-        *word |= bit;
+/// Very many hashes, less exactly.
+pub(crate) struct Bits(Box<[u64]>);
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self(vec![0; BITS / 64].into_boxed_slice())
+    }
+}
+
+impl Bits {
+    pub fn set(&mut self, hash: u64) {
+        let (word, bit) = place(hash);
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    fn has(&self, hash: u64) -> bool {
+        let (word, bit) = place(hash);
+        self.0.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    fn has_some_of(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).any(|(word, other)| word & other != 0)
+    }
+
+    /// Takes over the hashes of others.
+    pub fn join(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
     }
 }
 
@@ -218,14 +272,40 @@ fn place(hash: u64) -> (usize, u64) {
 }
 
 /// Ranges, which are in order and disjoint after they have been merged.
-#[derive(Default)]
-struct Ranges {
+pub(crate) struct Ranges {
     ranges: Vec<ReadRange>,
     bytes: usize,
+    /// Neighbours become one when there are so many ranges, or their ends have so many bytes.
+    count_max: usize,
+    bytes_max: usize,
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::new(RANGES_MAX, RANGES_BYTES_MAX)
+    }
+}
+
+impl IntoIterator for Ranges {
+    type Item = ReadRange;
+    type IntoIter = std::vec::IntoIter<ReadRange>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.ranges.into_iter()
+    }
 }
 
 impl Ranges {
-    fn add(&mut self, range: ReadRange) {
+    /// Up to `count_max` ranges, whose ends have up to `bytes_max` bytes.
+    pub fn new(count_max: usize, bytes_max: usize) -> Self {
+        Self { ranges: Vec::new(), bytes: 0, count_max, bytes_max }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &ReadRange> + Clone {
+        self.ranges.iter()
+    }
+
+    pub fn add(&mut self, range: ReadRange) {
         self.bytes += range.bytes();
         self.ranges.push(range);
         if self.is_large() {
@@ -235,13 +315,13 @@ impl Ranges {
     }
 
     fn is_large(&self) -> bool {
-        self.ranges.len() >= RANGES_MAX || self.bytes >= RANGES_BYTES_MAX
+        self.ranges.len() >= self.count_max || self.bytes >= self.bytes_max
     }
 
     /// Joins neighbours until there is room for as many again.
     #[cold]
     fn coarsen(&mut self) {
-        while self.ranges.len() > RANGES_MAX / 2 || self.bytes > RANGES_BYTES_MAX / 2 {
+        while self.ranges.len() > self.count_max / 2 || self.bytes > self.bytes_max / 2 {
             let before = self.ranges.len();
             let mut odd = false;
             self.join(|_, _| {
@@ -269,6 +349,13 @@ impl Ranges {
             join
         });
         self.bytes = self.ranges.iter().map(ReadRange::bytes).sum();
+    }
+
+    /// Whether part of this range is in one of the ranges, which have been merged.
+    fn has_some_of(&self, range: &ReadRange) -> bool {
+        let begun = self.ranges.partition_point(|own| (own.tree, &own.lower) < (range.tree, &range.upper));
+        let last = begun.checked_sub(1).and_then(|last| self.ranges.get(last));
+        last.is_some_and(|own| own.tree == range.tree && own.upper > range.lower)
     }
 
     fn has(&self, tree: PageId, key: &[u8]) -> bool {

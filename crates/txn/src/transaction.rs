@@ -494,10 +494,9 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees its large values.
-fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, pruned, .. }: Ended) {
-    for left in pruned.iter().chain(free.iter().map(|(_, left)| left)) {
-        transactions.versions.prune_all(left, oldest.of_others);
-    }
+fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
+    transactions.prune(&ended);
+    let Ended { oldest, free, .. } = ended;
     for (time, left) in free {
         let is_large = !left.large().is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.

@@ -24,14 +24,18 @@
 //! # Covered snapshots
 //! Once memory has no room for versions, all open snapshots are covered, if something was committed since the oldest of
 //! them: see [`generations::covers`](crate::generations). What commits leave behind then goes when all other snapshots
-//! see it. Only the large values that they have replaced stay, and the keys, if a covered transaction is serializable.
+//! see it. Only the large values that they have replaced stay, and the keys, if a covered transaction is serializable: see
+//! [`leaving`].
 //!
 //! # Lock order
 //! [`lock_order`](crate::lock_order) has the order, and debug builds check it. While the state is locked, nothing else is
 //! locked but the slot of an undo buffer, and the log reserves the record of a commit. A thread that searches undo
 //! buffers holds the lock of no write set that others search.
 
+#[cfg(test)]
+mod covered_tests;
 mod exposing;
+mod leaving;
 
 // Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
@@ -47,6 +51,7 @@ use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
+use leaving::Left;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -155,9 +160,9 @@ pub(crate) struct Ended {
     /// No transaction is open any more.
     pub is_last: bool,
     /// What transactions have left behind and no snapshot needs any more, each with its commit.
-    pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
-    /// Leftovers whose versions are no longer needed.
-    pub pruned: SmallVec<[Arc<Leftovers>; 2]>,
+    pub free: Left,
+    /// Leftovers whose versions are no longer needed, each with its commit.
+    pub pruned: Left,
 }
 
 /// A snapshot, and the transaction that reads by it.
@@ -448,8 +453,8 @@ impl Transactions {
             let newer: Vec<_> =
                 state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
             drop(state);
-            // If possible, nothing is read from a file while the state is locked.
-            if newer.len() <= FEW && newer.iter().all(|(_, left)| !left.has_spilled()) {
+            // If possible, nothing is read from a file while the state is locked, and not much is tested.
+            if newer.len() <= FEW && newer.iter().all(|(_, left)| !left.is_long_to_test()) {
                 return Ok(since);
             }
             for (time, left) in newer {
@@ -545,7 +550,8 @@ impl Transactions {
         }
         generation.rest();
         let written = turn.write_frozen(&generation, (&times, covered.time));
-        pruned.iter().for_each(|left| self.versions.prune_all(left, others));
+        pruned.iter().for_each(|(_, left)| self.versions.prune_all(left, others));
+        self.condense(&pruned);
         written
     }
 
@@ -664,83 +670,6 @@ impl State {
         }
     }
 
-    /// Moves what was left behind by commits up to this one to `free`.
-    fn free_up_to(&mut self, oldest: u64, free: &mut SmallVec<[(u64, Arc<Leftovers>); 2]>) {
-        while let Some((time, ..)) = self.leftovers.front()
-            && *time <= oldest
-            && let Some((time, first, left)) = self.leftovers.pop_front()
-        {
-            if !left.large().is_empty() {
-                self.freeing.insert(time, first);
-            }
-            free.push((time, left));
-        }
-    }
-
-    /// Moves to `pruned` what commits up to this one, which all snapshots that are not covered see, have left behind
-    /// for versions. What covered snapshots need of it stays.
-    fn prune_up_to(&mut self, others: u64, pruned: &mut SmallVec<[Arc<Leftovers>; 2]>) {
-        if others <= self.pruned {
-            return;
-        }
-        let from = self.leftovers.partition_point(|(time, ..)| *time <= self.pruned);
-        let to = self.leftovers.partition_point(|(time, ..)| *time <= others);
-        self.pruned = others;
-        if from == to {
-            return;
-        }
-        // A covered serializable transaction may be refused because of these keys.
-        let stays = self.covered().any(|begun| begun.is_serializable);
-        let rest = self.leftovers.split_off(to);
-        let taken = self.leftovers.split_off(from);
-        for (time, first, left) in taken {
-            let large = left.only_large();
-            pruned.push(left.clone());
-            match large {
-                _ if stays => self.leftovers.push_back((time, first, left)),
-                Some(large) => self.leftovers.push_back((time, first, Arc::new(large))),
-                None => {}
-            }
-            self.join_at(time - 1);
-        }
-        self.leftovers.extend(rest);
-    }
-
-    /// Joins what the last commit up to this one has left behind with the leftovers of the next commit, if no snapshot
-    /// sees only one of the two. So what is kept for an old snapshot grows with the changed records, not with the
-    /// changes.
-    fn join_at(&mut self, time: u64) {
-        /// With fewer leftovers joining does not pay.
-        const FEW: usize = if cfg!(test) { 2 } else { 64 };
-        if self.leftovers.len() <= FEW {
-            return;
-        }
-        let index = self.leftovers.partition_point(|(of, ..)| *of <= time);
-        if index == 0 || index == self.leftovers.len() {
-            return;
-        }
-        let snapshots = &self.snapshots;
-        let seen_apart = |from, to| {
-            let first = snapshots.partition_point(|begun| begun.time < from);
-            snapshots.get(first).is_some_and(|begun| begun.time < to)
-        };
-        let mut both = self.leftovers.range_mut(index - 1..=index);
-        if let (Some((from, older_first, older)), Some((to, first, newer))) = (both.next(), both.next())
-            && !seen_apart(*from, *to)
-            // Another thread may be testing against them.
-            && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
-        {
-            // Leftovers without large values need no log; their part of it may have been given up.
-            match (older.large().is_empty(), newer.large().is_empty()) {
-                (true, _) => {}
-                (false, true) => *first = *older_first,
-                (false, false) => *first = (*first).min(*older_first),
-            }
-            newer.join(std::mem::take(older));
-            self.leftovers.remove(index - 1);
-        }
-    }
-
     /// The time of the oldest snapshots, if they are to be ended. Either all snapshots of one time are ended or none,
     /// for each holds back what the others do.
     fn beyond(&self, limit: &SnapshotLimit) -> Option<u64> {
@@ -768,12 +697,6 @@ impl State {
         if let Some(index) = self.writers.iter().position(|(_, writer)| *writer == id) {
             self.writers.remove(index);
         }
-    }
-
-    /// The commits after this one, with what they have left behind.
-    fn since(&self, time: u64) -> impl Iterator<Item = &(u64, Lsn, Arc<Leftovers>)> {
-        let first = self.leftovers.partition_point(|(of, ..)| *of <= time);
-        self.leftovers.range(first..)
     }
 
     /// The times up to which all open snapshots see everything.

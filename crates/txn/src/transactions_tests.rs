@@ -229,7 +229,7 @@ impl Place {
         let Ended { oldest, free, pruned, .. } =
             ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
         let mut records = 0;
-        for left in pruned.iter().chain(free.iter().map(|(_, left)| left)).filter(|left| left.is_entered()) {
+        for (_, left) in pruned.iter().chain(&free).filter(|(_, left)| left.is_entered()) {
             left.for_each_to_prune(|record| {
                 records += 1;
                 self.transactions.versions.prune(record, oldest.of_others);
@@ -553,9 +553,7 @@ fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, u
             transactions.end_writing(snapshot.id);
             transactions.end(&snapshot)
         };
-        for left in ended.pruned.iter().chain(ended.free.iter().map(|(_, left)| left)) {
-            transactions.versions.prune_all(left, ended.oldest.of_others);
-        }
+        transactions.prune(&ended);
         ended.free.into_iter().for_each(|(_, left)| left.go_home());
     }
 }

@@ -111,7 +111,8 @@ pub enum Error {
     Conflict {
         /// The table.
         table: String,
-        /// The key.
+        /// The key. If very many keys were changed during a serializable transaction, it may be one near a key that was
+        /// changed, and the transaction may have been refused in vain.
         key: Vec<u8>,
         /// Whether the other transaction has already been committed.
         committed: bool,

@@ -1,0 +1,133 @@
+//! What commits leave behind while covered transactions are open.
+
+use super::{Ended, Refused, Snapshot, Transactions};
+use crate::{
+    places::Places, reads::ReadSet, settings::SnapshotLimit, versions::Spill, write_set::State,
+    write_set::WriteSet,
+};
+use std::{panic::Location, sync::Arc};
+use vellum_base::{Lsn, PageId};
+use vellum_vm::SimulatedDisk;
+
+const TREE: PageId = PageId(9);
+
+/// Transactions for whose versions memory has no room.
+fn transactions() -> Transactions {
+    let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0);
+    let places = Places::Clock(Arc::default());
+    Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), places)
+}
+
+fn begin(transactions: &Transactions, is_serializable: bool) -> Snapshot {
+    transactions.begin(is_serializable, Location::caller(), || (), || Lsn(100))
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// A transaction changes these records.
+fn commit(
+    transactions: &Transactions,
+    snapshot: &Snapshot,
+    reads: Option<&ReadSet>,
+    records: impl IntoIterator<Item = u32>,
+) -> Result<Ended, Refused> {
+    let writes = Arc::new(WriteSet::new(snapshot.id));
+    let mut state = writes.lock();
+    let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+    (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+    drop(state);
+    for record in records {
+        let by = (&*writes, snapshot);
+        let claimed = transactions.claim(by, (TREE, &key(record), Lsn(200)), None, false).unwrap();
+        claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
+    }
+    let mut state = writes.lock();
+    let left = state.leave();
+    let by = (&**writes.writer(), snapshot);
+    let committed = transactions.commit(by, (Lsn(100), left), reads, |_| Lsn(300));
+    *state = State::default();
+    drop(state);
+    committed.map(|(_, ended)| ended).map_err(|refused| refused.0)
+}
+
+/// As many commits as make snapshots old, which are covered then.
+fn cover(transactions: &Transactions) {
+    for number in 0..4 {
+        let snapshot = begin(transactions, false);
+        let ended = commit(transactions, &snapshot, None, [1_000_000 + number]).unwrap();
+        transactions.prune(&ended);
+    }
+    transactions.make_room(|| Lsn(400)).unwrap();
+}
+
+/// How many records a commit has pruned.
+fn pruned(ended: &Ended) -> usize {
+    let mut records = 0;
+    for (_, left) in &ended.pruned {
+        left.for_each_record(|_| {
+            records += 1;
+            Some(())
+        })
+        .unwrap();
+    }
+    records
+}
+
+#[test]
+fn each_commit_prunes_its_own_records_under_a_covered_serializable_snapshot() {
+    let transactions = transactions();
+    let old = begin(&transactions, true);
+    cover(&transactions);
+    assert!(transactions.versions.generations().covers(old.id));
+    for number in 0..500 {
+        let snapshot = begin(&transactions, false);
+        let ended = commit(&transactions, &snapshot, None, [number, number + 1]).unwrap();
+        assert!(pruned(&ended) <= 4, "{} records after {number} commits", pruned(&ended));
+        transactions.prune(&ended);
+    }
+    let left = transactions.history(Lsn(300)).leftovers;
+    assert!(left <= 4, "{left} leftovers");
+    // So many that not each of them is known.
+    for number in 0..501 {
+        assert_refused(&transactions, &old, number);
+    }
+    commit(&transactions, &old, Some(&reads(600)), [2_000_000]).unwrap();
+    assert_eq!(transactions.history(Lsn(300)).leftovers, 0);
+}
+
+#[test]
+fn a_covered_serializable_transaction_is_told_which_of_few_keys_was_changed() {
+    let transactions = transactions();
+    let old = begin(&transactions, true);
+    cover(&transactions);
+    for number in 0..20 {
+        let snapshot = begin(&transactions, false);
+        transactions.prune(&commit(&transactions, &snapshot, None, [number, number + 1]).unwrap());
+    }
+    for number in 0..21 {
+        assert_eq!(assert_refused(&transactions, &old, number), key(number));
+    }
+    commit(&transactions, &old, Some(&reads(30)), [2_000_000]).unwrap();
+}
+
+fn reads(record: u32) -> ReadSet {
+    let mut reads = ReadSet::default();
+    reads.add_key(TREE, &key(record));
+    reads.add_tree(TREE);
+    reads.finish();
+    reads
+}
+
+/// A transaction that has read a record is refused because of a key, which is returned.
+fn assert_refused(transactions: &Transactions, snapshot: &Snapshot, record: u32) -> Vec<u8> {
+    match commit(transactions, snapshot, Some(&reads(record)), []) {
+        Err(Refused::Changed(changed)) => {
+            assert_eq!(changed.tree, TREE);
+            transactions.end_writing(snapshot.id);
+            changed.key().to_vec()
+        }
+        done => panic!("{record}: {:?}", done.map(drop)),
+    }
+}

@@ -1,0 +1,151 @@
+//! What commits leave behind: when it goes, and what of it stays for old snapshots.
+//!
+//! Leftovers between which there is no snapshot are joined, so under an old snapshot they grow with the records that
+//! were changed, not with the changes.
+//!
+//! Those that are *pruned*, whose versions only covered snapshots would need, stay for two reasons: the large values
+//! that they have replaced, and the keys that they have changed, because of which a covered serializable transaction
+//! may be refused. They are never joined with others: each commit would prune all of them again. Their keys are
+//! *condensed* by the thread that has pruned them, while nothing is locked: without values, and once they are many,
+//! [coarse](crate::coarse). So they take a limited amount of memory.
+
+use super::{Ended, State, Transactions};
+use crate::leftovers::Leftovers;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use vellum_base::Lsn;
+
+/// Leftovers, each with its commit.
+pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
+
+impl Transactions {
+    /// Forgets the versions that no snapshot needs any more.
+    pub fn prune(&self, Ended { oldest, free, pruned, .. }: &Ended) {
+        for (_, left) in pruned.iter().chain(free) {
+            self.versions.prune_all(left, oldest.of_others);
+        }
+        self.condense(pruned);
+    }
+
+    /// Condenses the keys of pruned leftovers, if these are still there.
+    pub(super) fn condense(&self, pruned: &Left) {
+        for (time, left) in pruned {
+            let mut next = left.has_keys().then(|| (*time, left.clone()));
+            while let Some((time, left)) = next {
+                // If a file with keys cannot be read, the leftovers stay as they are.
+                let Ok(condensed) = left.condensed() else { break };
+                next = self.lock().replace(time, &left, condensed);
+            }
+        }
+    }
+}
+
+impl State {
+    /// Moves what was left behind by commits up to this one to `free`.
+    pub(super) fn free_up_to(&mut self, oldest: u64, free: &mut Left) {
+        while let Some((time, ..)) = self.leftovers.front()
+            && *time <= oldest
+            && let Some((time, first, left)) = self.leftovers.pop_front()
+        {
+            if !left.large().is_empty() {
+                self.freeing.insert(time, first);
+            }
+            free.push((time, left));
+        }
+    }
+
+    /// Moves to `pruned` what commits up to this one, which all snapshots that are not covered see, have left behind
+    /// for versions. What covered snapshots need of it stays.
+    pub(super) fn prune_up_to(&mut self, others: u64, pruned: &mut Left) {
+        if others <= self.pruned {
+            return;
+        }
+        let from = self.leftovers.partition_point(|(time, ..)| *time <= self.pruned);
+        let to = self.leftovers.partition_point(|(time, ..)| *time <= others);
+        self.pruned = others;
+        if from == to {
+            return;
+        }
+        // A covered serializable transaction may be refused because of these keys.
+        let stays = self.covered().any(|begun| begun.is_serializable);
+        let rest = self.leftovers.split_off(to);
+        let taken = self.leftovers.split_off(from);
+        for (time, first, left) in taken {
+            let large = left.only_large();
+            pruned.push((time, left.clone()));
+            match large {
+                // They are joined when they have been condensed.
+                _ if stays => self.leftovers.push_back((time, first, left)),
+                Some(large) => {
+                    self.leftovers.push_back((time, first, Arc::new(large)));
+                    self.join_at(time - 1);
+                }
+                None => {}
+            }
+        }
+        self.leftovers.extend(rest);
+    }
+
+    /// Replaces leftovers by what they have been condensed to, unless they are gone, and joins them with their
+    /// neighbours. Returns what is to be condensed again.
+    fn replace(
+        &mut self,
+        time: u64,
+        left: &Arc<Leftovers>,
+        condensed: Leftovers,
+    ) -> Option<(u64, Arc<Leftovers>)> {
+        let mut index = self.leftovers.partition_point(|(of, ..)| *of < time);
+        let (_, _, place) = self.leftovers.get_mut(index).filter(|(.., now)| Arc::ptr_eq(now, left))?;
+        *place = Arc::new(condensed);
+        // Several, because another thread may have been testing against some of them.
+        while self.join(index + 1) {}
+        while self.join(index) {
+            index -= 1;
+        }
+        let (time, _, left) = self.leftovers.get(index)?;
+        left.is_to_be_coarse().then(|| (*time, left.clone()))
+    }
+
+    /// Joins what the last commit up to this one has left behind with the leftovers of the next commit.
+    pub(super) fn join_at(&mut self, time: u64) {
+        self.join(self.leftovers.partition_point(|(of, ..)| *of <= time));
+    }
+
+    /// Joins the leftovers at `index` with those before, if no snapshot sees only one of the two and either both or
+    /// none have been pruned. Returns whether it has.
+    fn join(&mut self, index: usize) -> bool {
+        /// With fewer leftovers joining does not pay.
+        const FEW: usize = if cfg!(test) { 2 } else { 64 };
+        if self.leftovers.len() <= FEW || index == 0 || index >= self.leftovers.len() {
+            return false;
+        }
+        let Self { snapshots, pruned, .. } = self;
+        let apart = |from, to| {
+            let first = snapshots.partition_point(|begun| begun.time < from);
+            snapshots.get(first).is_some_and(|begun| begun.time < to) || (from <= *pruned) != (to <= *pruned)
+        };
+        let mut both = self.leftovers.range_mut(index - 1..=index);
+        if let (Some((from, older_first, older)), Some((to, first, newer))) = (both.next(), both.next())
+            && !apart(*from, *to)
+            // Another thread may be testing against them.
+            && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
+        {
+            // Leftovers without large values need no log; their part of it may have been given up.
+            match (older.large().is_empty(), newer.large().is_empty()) {
+                (true, _) => {}
+                (false, true) => *first = *older_first,
+                (false, false) => *first = (*first).min(*older_first),
+            }
+            newer.join(std::mem::take(older));
+            self.leftovers.remove(index - 1);
+            return true;
+        }
+        false
+    }
+
+    /// The commits after this one, with what they have left behind.
+    pub(super) fn since(&self, time: u64) -> impl Iterator<Item = &(u64, Lsn, Arc<Leftovers>)> {
+        let first = self.leftovers.partition_point(|(of, ..)| *of <= time);
+        self.leftovers.range(first..)
+    }
+}
