@@ -339,9 +339,9 @@ impl DurablePool {
         self.single.transactions.now().time
     }
 
-    /// The last commit that all open snapshots see.
-    pub fn oldest_snapshot(&self) -> u64 {
-        self.single.transactions.oldest()
+    /// The times of the open snapshots, in ascending order, and the last commit that all of them see.
+    pub fn open_snapshots(&self) -> (Vec<u64>, u64) {
+        self.single.transactions.open_snapshots()
     }
 
     /// Notes that a tree is gone: its history is no longer needed.

@@ -330,9 +330,12 @@ impl Transactions {
         Sight { time: self.time.load(Ordering::Acquire), own: NOBODY }
     }
 
-    /// The last commit that all open snapshots see.
-    pub fn oldest(&self) -> u64 {
-        self.lock().oldest().of_all
+    /// The times of the open snapshots, in ascending order, and the last commit that all of them see.
+    pub fn open_snapshots(&self) -> (Vec<u64>, u64) {
+        let state = self.lock();
+        let mut times: Vec<u64> = state.snapshots.iter().map(|begun| begun.time).collect();
+        times.dedup();
+        (times, state.oldest().of_all)
     }
 
     /// Where readers outside transactions begin to look: see the module.

@@ -3,7 +3,8 @@
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
     catalog::{self, TableRecord},
-    life::{Generation, OpenTable, Writing, conflict},
+    generations::Generation,
+    life::{OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
@@ -112,10 +113,19 @@ impl Handle {
     #[cold]
     pub(crate) fn seen_by(&self, transaction: &OpenTransaction) -> Result<Option<&Generation>> {
         let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
-        for generation in self.open.generations() {
-            let key = catalog::doomed_key(generation.root);
+        let is_doomed = |root| -> Result<bool> {
+            let key = catalog::doomed_key(root);
             transaction.transaction.note_keys(catalog.root(), [&key]);
-            if catalog.get(&key)?.is_none() && self.is_named(catalog, generation.root)? {
+            Ok(catalog.get(&key)?.is_some())
+        };
+        let named = catalog::find(catalog, &self.name)?;
+        if let Some(generation) = named.and_then(|record| self.open.generation(record.root))
+            && !is_doomed(generation.root)?
+        {
+            return Ok(Some(generation));
+        }
+        for generation in self.open.generations() {
+            if !is_doomed(generation.root)? && self.is_named(catalog, generation.root)? {
                 return Ok(Some(generation));
             }
         }

@@ -76,6 +76,7 @@ mod driver;
 mod encoding;
 mod entries;
 mod error;
+mod generations;
 mod handle;
 mod heap;
 #[cfg(all(test, not(shuttle)))]

@@ -17,21 +17,19 @@
 //! the *current* generation is that of the last commit. So a handle stays valid: a single operation uses the current
 //! generation, a transaction the one that it sees. While snapshots may see a generation other than the current one (the
 //! table is *divided*), a transaction asks the catalog which one it sees. The tree of an earlier generation is
-//! truncated when no snapshot sees it. Its root stays, because a single operation may have reached it before, until the
+//! truncated when no snapshot sees it: none that was taken while it was the current one, even if older ones are open.
+//! Its root stays, because a single operation may have reached it before, until the
 //! table has no handles, or is cleared again and reuses the root.
 
 use crate::{
     Error, Result,
     catalog::TableRecord,
     driver::lock,
+    generations::{Generation, Generations},
     writers::{Entry, Writers},
 };
-use std::{
-    iter,
-    sync::{Arc, OnceLock},
-};
-use vellum_access::TreeHints;
-use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
+use std::sync::{Arc, OnceLock};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use vellum_base::{Apart, PageId};
 use vellum_objects::HeapState;
 
@@ -45,8 +43,10 @@ pub(crate) struct OpenTable {
     pub(crate) is_plain: bool,
     /// The root of the current generation.
     current: AtomicU64,
+    /// Its number.
+    current_number: AtomicUsize,
     /// The generations that it has had since it was opened.
-    first: Generation,
+    generations: Generations,
     /// Whether transactions may see a generation other than the current one.
     is_divided: AtomicBool,
     /// Whether `life` restricts which threads may change it: operations look only at this flag.
@@ -61,19 +61,14 @@ pub(crate) struct OpenTable {
     is_emptied: AtomicBool,
 }
 
-/// A tree that the table has or had.
-pub(crate) struct Generation {
-    pub(crate) root: PageId,
-    pub(crate) hints: TreeHints,
-    next: OnceLock<Box<Self>>,
-}
-
 #[derive(Default)]
 struct Life {
     /// The uncommitted transaction that has created, cleared or dropped it, or is loading it.
     owner: Option<u64>,
     /// Whether it was dropped, or its creation was undone.
     is_gone: bool,
+    /// Snapshots that see this commit see the current generation.
+    replaced: u64,
 }
 
 /// A transaction that has changed records of a table, or an operation that is about to. It keeps others from clearing
@@ -89,6 +84,8 @@ pub(crate) struct Doomed {
     pub(crate) open: Arc<OpenTable>,
     /// Snapshots that see this commit do not see the tree.
     pub(crate) time: u64,
+    /// Nor do those that see no later commit than this one.
+    pub(crate) since: u64,
     /// The root of an earlier generation; none if the table is gone.
     pub(crate) tree: Option<PageId>,
     pub(crate) contents: Contents,
@@ -114,7 +111,8 @@ impl OpenTable {
             name: name.into(),
             is_plain: record.is_plain,
             current: AtomicU64::new(record.root.0),
-            first: Generation::new(record.root),
+            current_number: AtomicUsize::new(0),
+            generations: Generations::new(record.root),
             is_divided: AtomicBool::new(false),
             is_special: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
@@ -129,8 +127,10 @@ impl OpenTable {
     #[inline]
     pub(crate) fn current(&self) -> &Generation {
         // Acquire: pairs with `end_owning`, so that the generation is visible.
-        let root = PageId(self.current.load(Ordering::Acquire));
-        if root == self.first.root { &self.first } else { self.generation(root).unwrap_or(&self.first) }
+        let (root, first) = (PageId(self.current.load(Ordering::Acquire)), &self.generations.first);
+        // Acquire: as above. The number is stored before the root; a later one is of a later generation.
+        let number = || self.current_number.load(Ordering::Acquire);
+        if root == first.root { first } else { self.generations.get(number()) }
     }
 
     /// Where the root of the current tree is kept.
@@ -148,27 +148,25 @@ impl OpenTable {
     }
 
     pub(crate) fn generations(&self) -> impl Iterator<Item = &Generation> {
-        iter::successors(Some(&self.first), |generation| generation.next.get().map(AsRef::as_ref))
+        self.generations.iter()
     }
 
     #[cold]
     pub(crate) fn generation(&self, root: PageId) -> Option<&Generation> {
-        self.generations().find(|generation| generation.root == root)
+        self.generations.find(root)
     }
 
-    /// Adds a future generation.
-    pub(crate) fn add_generation(&self, root: PageId) {
-        let mut last = &self.first;
-        while last.root != root {
-            last = last.next.get_or_init(|| Box::new(Generation::new(root)));
-        }
+    /// Adds a future generation; `time` is the last commit.
+    pub(crate) fn add_generation(&self, root: PageId, time: u64) {
+        self.generations.get(self.generations.add(root)).begin(time);
     }
 
-    /// Notes that all snapshots see the current generation, unless the table is being cleared.
-    pub(crate) fn unite(&self) {
+    /// Notes that all snapshots see the current generation if all see the commits up to `oldest`, unless the table is
+    /// being cleared.
+    pub(crate) fn unite(&self, oldest: u64) {
         if self.is_divided() {
             self.update(|life| {
-                if life.owner.is_none() {
+                if life.owner.is_none() && life.replaced <= oldest {
                     self.is_divided.store(false, Ordering::Release);
                 }
             });
@@ -254,11 +252,14 @@ impl OpenTable {
         if is_current || life.owner.is_some() { Ok(()) } else { Err(conflict(&self.name, true)) }
     }
 
-    /// The owner has ended; `replaced` is the new current generation if the owner has replaced it.
-    pub(crate) fn end_owning(&self, is_gone: bool, replaced: Option<PageId>) {
+    /// The owner has ended; `replaced` is the new current generation if the owner has replaced it, with a commit that
+    /// is not before the owner's.
+    pub(crate) fn end_owning(&self, is_gone: bool, replaced: Option<(PageId, u64)>) {
         self.update(|life| {
-            if let Some(root) = replaced {
-                // Release: pairs with `current`.
+            if let Some((root, time)) = replaced {
+                life.replaced = time;
+                // Release, both: pairs with `current`. A thread that finds a number finds its generation.
+                self.current_number.store(self.generations.add(root), Ordering::Release);
                 self.current.store(root.0, Ordering::Release);
             }
             life.owner = None;
@@ -293,12 +294,6 @@ impl OpenTable {
         let done = update(&mut life);
         self.is_special.store(life.owner.is_some() || life.is_gone, Ordering::Release);
         done
-    }
-}
-
-impl Generation {
-    fn new(root: PageId) -> Self {
-        Self { root, hints: TreeHints::default(), next: OnceLock::new() }
     }
 }
 
@@ -403,10 +398,10 @@ mod tests {
         assert!(table.check().is_ok());
         table.begin_owning(1, (root, true)).unwrap();
         assert!(table.begin_writing(Some(2), root).is_err() && table.begin_writing(None, root).is_err());
-        table.add_generation(PageId(6));
+        table.add_generation(PageId(6), 0);
         let again = table.begin_writing(Some(1), PageId(6)).unwrap();
         assert!(again.is_of(&table, PageId(6)) && !again.is_of(&table, root));
-        table.end_owning(false, Some(PageId(6)));
+        table.end_owning(false, Some((PageId(6), 1)));
         // The second entry was made under the previous generation.
         drop((first, again));
         assert!(table.begin_writing(Some(3), root).is_err(), "it was cleared since");

@@ -69,7 +69,7 @@ impl Owned {
                     Fate::Replaced { new, .. } => Some(new),
                     Fate::Created | Fate::Reserved | Fate::Dropped => None,
                 });
-                table.end_owning(is_gone, replaced);
+                table.end_owning(is_gone, replaced.map(|root| (root, time)));
             }
         }
         for Change { table, fate, .. } in changes {

@@ -281,7 +281,7 @@ impl Transaction {
         tree: NewTree,
     ) -> Result<()> {
         let (open, new) = (&tree.open, tree.root);
-        open.add_generation(new);
+        open.add_generation(new, self.open.inner.durable.last_commit());
         self.open.inner.lock().insert(new, Arc::downgrade(open));
         let record = TableRecord { root: new, ..old.clone() };
         self.own(changing, open, old.root, Fate::Replaced { old: old.root, new })?;

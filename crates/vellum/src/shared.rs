@@ -3,6 +3,7 @@
 use crate::{
     Answer, Error, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
+    generations::Generation,
     life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
     nested,
@@ -11,7 +12,7 @@ use crate::{
     writers::Writers,
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock, Weak},
     task::Waker,
@@ -141,22 +142,23 @@ impl Inner {
             self.has_doomed.store(false, Ordering::Release);
             return;
         }
-        let oldest = self.durable.oldest_snapshot();
-        let unseen: Vec<_> = doomed.iter().filter(|doomed| doomed.time <= oldest).collect();
+        let (snapshots, oldest) = self.durable.open_snapshots();
         // Handles are made only while the tables are locked, and only through snapshots that see the table.
+        let address = |doomed: &Doomed| Arc::as_ptr(&doomed.open).addr();
+        let mut tables = BTreeMap::new();
+        for entry in doomed.iter() {
+            let (_, entries, is_unused) = tables.entry(address(entry)).or_insert((&entry.open, 0, true));
+            *entries += 1;
+            *is_unused &= entry.time <= oldest && entry.contents != Contents::Going;
+        }
         let mut unused = BTreeSet::new();
-        for Doomed { open: table, .. } in unseen {
-            let entries = || doomed.iter().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
-            if entries().all(|doomed| doomed.time <= oldest) {
-                table.unite();
-                let is_busy = entries().any(|doomed| doomed.contents == Contents::Going);
-                if !is_busy && Arc::strong_count(table) == entries().count() {
-                    unused.insert(Arc::as_ptr(table).addr());
-                }
+        for (address, (table, entries, is_unused)) in tables {
+            table.unite(oldest);
+            if is_unused && Arc::strong_count(table) == entries {
+                unused.insert(address);
             }
         }
-        let is_unused = |doomed: &mut Doomed| unused.contains(&Arc::as_ptr(&doomed.open).addr());
-        let free: Vec<Doomed> = doomed.extract_if(.., is_unused).collect();
+        let free: Vec<Doomed> = doomed.extract_if(.., |doomed| unused.contains(&address(doomed))).collect();
         let mut roots = BTreeSet::new();
         for Doomed { open: table, tree, .. } in free {
             table.generations().for_each(|generation| drop(open.remove(&generation.root)));
@@ -166,9 +168,9 @@ impl Inner {
             }
         }
         let mut emptied = Vec::new();
-        for Doomed { time, tree, contents, .. } in doomed.iter_mut() {
+        for Doomed { since, time, tree, contents, .. } in doomed.iter_mut() {
             if let (Some(root), Contents::Whole) = (*tree, *contents)
-                && *time <= oldest
+                && !is_seen(&snapshots, *since, *time)
             {
                 *contents = Contents::Going;
                 emptied.push(root);
@@ -254,8 +256,9 @@ impl Inner {
 
     /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
+        let since = tree.and_then(|root| open.generation(root)).map_or(0, Generation::since);
         let mut doomed = lock(&self.doomed);
-        doomed.push(Doomed { open, time, tree, contents: Contents::Whole });
+        doomed.push(Doomed { open, time, since, tree, contents: Contents::Whole });
         self.has_doomed.store(true, Ordering::Release);
     }
 
@@ -272,6 +275,12 @@ impl Drop for Inner {
             let _ = self.close();
         }
     }
+}
+
+/// Whether one of these snapshots, in ascending order, is later than `since` and earlier than `time`.
+fn is_seen(snapshots: &[u64], since: u64, time: u64) -> bool {
+    let first = snapshots.partition_point(|snapshot| *snapshot <= since);
+    snapshots.get(first).is_some_and(|snapshot| *snapshot < time)
 }
 
 /// An operation for the driver.
