@@ -10,8 +10,8 @@ use crate::undo_list::UndoList;
 use hashbrown::HashTable;
 use std::{cell::RefCell, sync::Arc};
 use vellum_access::BlobReference;
+use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, Ordering};
-use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
 /// A change that may have to be undone.
@@ -87,6 +87,25 @@ pub(crate) fn give_up(left: Arc<Leftovers>) {
     }
 }
 
+/// A large value that a transaction has replaced.
+pub(crate) struct Large {
+    /// The record that had it; without values.
+    pub record: Before,
+    pub reference: BlobReference,
+}
+
+impl Large {
+    /// The large value of a before-image, if it has one.
+    pub fn of(before: &Before) -> Option<Self> {
+        let reference = before.large()?;
+        Some(Self { record: before.without_value(), reference })
+    }
+
+    pub fn copy(&self) -> Self {
+        Self { record: self.record.clone(), reference: self.reference }
+    }
+}
+
 /// What a transaction leaves behind, until no snapshot needs it.
 // Rare contents are apart, so that a thread that finds leftovers no longer needed touches little of them.
 #[derive(Default)]
@@ -117,8 +136,8 @@ struct Rest {
     joined_touched: HashTable<Before>,
     /// Records changed by transactions that were committed before, if they are too many for `joined`.
     coarse: Option<Box<Coarse>>,
-    /// The large values that it has replaced, each with its tree.
-    large: Vec<(PageId, BlobReference)>,
+    /// The large values that it has replaced.
+    large: Vec<Large>,
     /// Lists of records for which memory had no room.
     spilled: Vec<UndoList>,
 }
@@ -183,7 +202,7 @@ impl Leftovers {
     /// large values.
     pub fn new(
         (changed, touched, spilled): Taken,
-        large: Vec<(PageId, BlobReference)>,
+        large: Vec<Large>,
         bytes: u64,
         exposure: Exposure,
     ) -> Self {
@@ -217,8 +236,13 @@ impl Leftovers {
         (self.changed, touched, spilled.pop())
     }
 
-    /// The large values that it has replaced, each with its tree.
-    pub fn large(&self) -> &[(PageId, BlobReference)] {
+    /// The leftovers of large values alone.
+    pub fn of_large(large: Vec<Large>) -> Self {
+        Self { rest: Some(Box::new(Rest { large, ..Rest::default() })), ..Self::default() }
+    }
+
+    /// The large values that it has replaced.
+    pub fn large(&self) -> &[Large] {
         self.rest.as_ref().map_or(&[], |rest| &rest.large)
     }
 
@@ -243,7 +267,7 @@ impl Leftovers {
 
     /// What is needed once it has been pruned: the keys of changed records, and large values.
     pub fn condensed(&self) -> Result<Self, PoolError> {
-        let mut rest = Rest { large: self.large().to_vec(), ..Rest::default() };
+        let mut rest = Rest { large: self.large().iter().map(Large::copy).collect(), ..Rest::default() };
         self.for_each_changed(|record| {
             match &mut rest.coarse {
                 Some(coarse) => coarse.add(record),
@@ -292,12 +316,14 @@ impl Leftovers {
         })
     }
 
-    /// A copy with only the large values, if there are any.
+    /// A copy with only the large values, and the records that had them, if there are any.
     pub fn only_large(&self) -> Option<Self> {
-        let large = self.large();
+        let large: Vec<_> = self.large().iter().map(Large::copy).collect();
         (!large.is_empty()).then(|| {
-            let rest = Rest { large: large.to_vec(), ..Rest::default() };
-            Self { rest: Some(Box::new(rest)), ..Self::default() }
+            let mut joined = HashTable::new();
+            let records = large.iter().map(|large| large.record.clone());
+            join_records(&mut joined, HashTable::new(), records);
+            Self { rest: Some(Box::new(Rest { joined, large, ..Rest::default() })), ..Self::default() }
         })
     }
 
@@ -337,11 +363,20 @@ impl Leftovers {
         Ok(())
     }
 
-    /// Takes over what earlier commits have left behind.
-    pub fn join(&mut self, mut other: Self) {
+    /// Takes over what earlier commits have left behind. No snapshot sees those and not these. Returns the large values
+    /// that the earlier commits brought and these replaced: no snapshot sees them.
+    pub fn join(&mut self, mut other: Self) -> Vec<Large> {
         let rest = &mut **self.rest.get_or_insert_default();
         let mut others = other.rest.take().unwrap_or_default();
-        let changed = other.changed.drain(..).chain(self.changed.drain(..)).map(|undo| undo.before);
+        let changed = other.changed.drain(..).map(|undo| undo.before);
+        join_records(&mut others.joined, HashTable::new(), changed);
+        // What a record had when these began is what the earlier ones left there, if they have changed it.
+        let is_new = |large: &mut Large| {
+            let hash = large.record.hash();
+            others.joined.find(hash, |record| record.is_same(&large.record)).is_some()
+        };
+        let unseen = rest.large.extract_if(.., is_new).collect();
+        let changed = self.changed.drain(..).map(|undo| undo.before);
         join_records(&mut rest.joined, std::mem::take(&mut others.joined), changed);
         let touched = others.touched.drain(..).chain(rest.touched.drain(..));
         join_records(&mut rest.joined_touched, std::mem::take(&mut others.joined_touched), touched);
@@ -362,6 +397,7 @@ impl Leftovers {
         rest.spilled.append(&mut others.spilled);
         self.bytes += other.bytes;
         *self.is_entered.get_mut() |= other.is_entered();
+        unseen
     }
 }
 
@@ -372,6 +408,7 @@ mod tests {
         sync::{Weak, mpsc},
         thread,
     };
+    use vellum_base::PageId;
 
     fn left(changes: usize) -> Arc<Leftovers> {
         let undo = |_| Undo {

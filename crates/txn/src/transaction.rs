@@ -497,12 +497,12 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
     transactions.prune(&ended);
     let Ended { oldest, free, .. } = ended;
-    for (time, left) in free {
+    for (ticket, left) in free {
         let is_large = !left.large().is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
-        let freed = left.large().iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
+        let freed = left.large().iter().map(|large| free_large(pool, large.record.tree, large.reference));
         if freed.fold(is_large, |all, freed| all & freed.is_ok()) {
-            transactions.cleaned_up(time);
+            transactions.cleaned_up(ticket);
         }
         left.go_home();
     }

@@ -132,8 +132,12 @@ struct State {
     covering: u64,
     /// The versions of commits up to this one have been pruned.
     pruned: u64,
-    /// The commits whose large values are being freed, each with a place before its records.
+    /// The leftovers whose large values are being freed, each by a number with a place before the records of their
+    /// commits; and the last of the numbers.
     freeing: BTreeMap<u64, Lsn>,
+    last_freeing: u64,
+    /// Large values that no snapshot sees although older ones are open, which are to be freed.
+    unseen: Left,
     /// The private write set.
     private: Option<Arc<WriteSet>>,
     /// The commits whose undo buffers have a slot, or had one, in commit order.
@@ -159,7 +163,8 @@ pub(crate) struct Ended {
     pub oldest: Oldest,
     /// No transaction is open any more.
     pub is_last: bool,
-    /// What transactions have left behind and no snapshot needs any more, each with its commit.
+    /// What transactions have left behind and no snapshot needs any more, each with the number by which
+    /// [`cleaned_up`](Transactions::cleaned_up) knows it.
     pub free: Left,
     /// Leftovers whose versions are no longer needed, each with its commit.
     pub pruned: Left,
@@ -237,6 +242,8 @@ impl Transactions {
             covering: 0,
             pruned: 0,
             freeing: BTreeMap::new(),
+            last_freeing: 0,
+            unseen: Left::new(),
             private: None,
             in_buffers: VecDeque::new(),
         };
@@ -508,6 +515,7 @@ impl Transactions {
                 None => {
                     state.join_at(snapshot.time);
                     state.prune_up_to(oldest.of_others, &mut pruned);
+                    free.append(&mut state.unseen);
                     self.versions.settle(oldest.of_others);
                     state.forget_buffers(oldest.of_others, self.versions.buffers());
                     return Ended { oldest, is_last, free, pruned };
@@ -566,9 +574,9 @@ impl Transactions {
         (times, state.time)
     }
 
-    /// Notes that what the commit of this number had left behind is gone, and that the log says so.
-    pub fn cleaned_up(&self, time: u64) {
-        self.lock().freeing.remove(&time);
+    /// Notes that the leftovers of this number are gone, and that the log says so.
+    pub fn cleaned_up(&self, number: u64) {
+        self.lock().freeing.remove(&number);
     }
 
     /// The times of the open snapshots that are not covered, in ascending order.

@@ -2,7 +2,7 @@
 
 use crate::before::{Before, hash_of};
 use crate::exposure::Exposure;
-use crate::leftovers::Leftovers;
+use crate::leftovers::{Large, Leftovers};
 use crate::places::Places;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
@@ -438,7 +438,10 @@ fn one_that_was_ended_cannot_be_committed() {
 
 #[test]
 fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() {
-    let large = |number: u64| vec![(TREE, BlobReference { head: PageId(number), length: 1, digest: 0 })];
+    let large = |number: u64| {
+        let reference = BlobReference { head: PageId(number), length: 1, digest: 0 };
+        vec![Large { record: record(number as u8), reference }]
+    };
     for which in 0..1_u64 << 6 {
         let transactions =
             Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places());

@@ -3,14 +3,14 @@
 use crate::{
     before::Before,
     exposure::Exposure,
-    leftovers::{Leftovers, Undo},
+    leftovers::{Large, Leftovers, Undo},
     lock_order::{OrderedGuard, OrderedMutex, rank},
     spill::SpillFile,
     undo_list::UndoList,
     writer::Writer,
 };
 use std::{iter, sync::Arc};
-use vellum_access::{BlobReference, ValueImage};
+use vellum_access::ValueImage;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -77,8 +77,8 @@ pub(crate) struct State {
     claim: Option<Claim>,
     /// Records that were claimed and have no change to be undone; with their values until they are entered.
     touched: Vec<Before>,
-    /// The large values that the changes in the file replaced, each with the number of its change and its tree.
-    spilled_large: Vec<(u64, PageId, BlobReference)>,
+    /// The large values that the changes in the file replaced, each with the number of its change.
+    spilled_large: Vec<(u64, Large)>,
     /// How many bytes of keys and values the changes in the file have.
     spilled_bytes: u64,
     /// About how many bytes of memory all this takes.
@@ -257,9 +257,9 @@ impl State {
     /// What stays after the commit; it is needed again if the commit is refused.
     pub fn leave(&mut self) -> Leftovers {
         debug_assert!(self.claim.is_none(), "what has only been claimed is no change");
-        let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
-        let spilled_large = self.spilled_large.iter().map(|(_, tree, large)| (*tree, *large));
-        let large = self.undo.iter().filter_map(large).chain(spilled_large).collect();
+        let spilled_large = self.spilled_large.iter().map(|(_, large)| large.copy());
+        let large =
+            self.undo.iter().filter_map(|undo| Large::of(&undo.before)).chain(spilled_large).collect();
         let bytes = self.undo.iter().map(|undo| undo.before.stored_bytes()).sum::<u64>();
         let (changed, touched) = (std::mem::take(&mut self.undo), std::mem::take(&mut self.touched));
         Leftovers::new(
@@ -287,7 +287,7 @@ impl State {
         let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
             let number = list.changes();
             list.push(before, *lsn)?;
-            self.spilled_large.extend(before.large().map(|large| (number, before.tree, large)));
+            self.spilled_large.extend(Large::of(before).map(|large| (number, large)));
             self.spilled_bytes += before.stored_bytes();
             moved += 1;
             Ok::<_, PoolError>(())
@@ -315,7 +315,7 @@ impl State {
             self.spilled_bytes -= before.stored_bytes();
             self.undo.push(Undo { before, lsn, is_touched: true, is_removal: false });
         }
-        let large = self.spilled_large.partition_point(|(number, ..)| *number < first);
+        let large = self.spilled_large.partition_point(|(number, _)| *number < first);
         self.spilled_large.truncate(large);
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::{
     write_set::WriteSet,
 };
 use std::{panic::Location, sync::Arc};
+use vellum_access::{BlobReference, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
 use vellum_vm::SimulatedDisk;
 
@@ -110,6 +111,94 @@ fn a_covered_serializable_transaction_is_told_which_of_few_keys_was_changed() {
         assert_eq!(assert_refused(&transactions, &old, number), key(number));
     }
     commit(&transactions, &old, Some(&reads(30)), [2_000_000]).unwrap();
+}
+
+/// A transaction replaces the large value of a record, which is the one with this number, by the next one. Returns the
+/// numbers of those that are freed.
+fn replace(transactions: &Transactions, record: u32, number: u64) -> Vec<u64> {
+    let snapshot = begin(transactions, false);
+    let writes = Arc::new(WriteSet::new(snapshot.id));
+    let mut state = writes.lock();
+    let (id, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+    (state.number, state.exposure) = (Some((id, Lsn(100))), exposure);
+    drop(state);
+    let value = BlobReference { head: PageId(number), length: 5000, digest: 0 }.encode();
+    let value = (number > 0).then_some(ValueImage { kind: ValueKind::Blob, bytes: &value });
+    let by = (&*writes, &snapshot);
+    let claimed = transactions.claim(by, (TREE, &key(record), Lsn(200)), value, false).unwrap();
+    claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
+    let mut state = writes.lock();
+    let left = state.leave();
+    let by = (&**writes.writer(), &snapshot);
+    let committed = transactions.commit(by, (Lsn(100), left), None, |_| Lsn(300));
+    *state = State::default();
+    drop(state);
+    let ended = committed.unwrap_or_else(|refused| panic!("{:?}", refused.0)).1;
+    clean_up(transactions, ended)
+}
+
+fn clean_up(transactions: &Transactions, ended: Ended) -> Vec<u64> {
+    transactions.prune(&ended);
+    let mut freed = Vec::new();
+    for (number, left) in ended.free {
+        freed.extend(left.large().iter().map(|large| large.reference.head.0));
+        transactions.cleaned_up(number);
+    }
+    freed
+}
+
+#[test]
+fn large_values_that_no_snapshot_sees_are_freed_though_older_ones_are_open() {
+    for is_covered in [false, true] {
+        let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), if is_covered { 0 } else { 1 << 20 });
+        let places = Places::Clock(Arc::default());
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), places);
+        let old = begin(&transactions, false);
+        cover(&transactions);
+        assert_eq!(transactions.versions.generations().covers(old.id), is_covered);
+        let mut freed = Vec::new();
+        let mut young = None;
+        for number in 1..200 {
+            freed.extend(replace(&transactions, 5, number));
+            if number == 100 {
+                young = Some(begin(&transactions, false));
+            }
+        }
+        let young = young.unwrap();
+        // The old one sees the first, the young one the one that the hundredth was replaced by.
+        assert!(!freed.contains(&1) && !freed.contains(&101), "{freed:?}");
+        assert!(freed.len() > 150, "{freed:?}");
+        assert_ne!(transactions.needed_at(|| Lsn(1000)).1, Lsn(1000));
+        freed.extend(clean_up(&transactions, transactions.end(&young)));
+        freed.extend(replace(&transactions, 5, 200));
+        assert!(!freed.contains(&1), "{freed:?}");
+        freed.extend(clean_up(&transactions, transactions.end(&old)));
+        freed.sort_unstable();
+        assert_eq!(freed, (1..=200).collect::<Vec<_>>(), "each once");
+        assert_eq!(transactions.needed_at(|| Lsn(1000)).1, Lsn(1000));
+    }
+}
+
+#[test]
+fn a_large_value_that_was_put_and_removed_under_a_snapshot_is_freed() {
+    let transactions = {
+        let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 1 << 20);
+        Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), Places::Clock(Arc::default()))
+    };
+    let old = begin(&transactions, false);
+    cover(&transactions);
+    let mut freed = Vec::new();
+    for record in 1..100 {
+        // It was not there before.
+        freed.extend(replace(&transactions, record, 0));
+        freed.extend(replace(&transactions, record, u64::from(record)));
+        // Another one was there.
+        freed.extend(replace(&transactions, 1000 + record, u64::from(1000 + record)));
+    }
+    assert!(freed.len() > 50 && freed.iter().all(|number| *number < 1000), "{freed:?}");
+    freed.extend(clean_up(&transactions, transactions.end(&old)));
+    freed.sort_unstable();
+    assert_eq!(freed, (1..100).chain(1001..1100).collect::<Vec<_>>());
 }
 
 fn reads(record: u32) -> ReadSet {

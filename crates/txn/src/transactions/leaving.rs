@@ -1,7 +1,8 @@
 //! What commits leave behind: when it goes, and what of it stays for old snapshots.
 //!
 //! Leftovers between which there is no snapshot are joined, so under an old snapshot they grow with the records that
-//! were changed, not with the changes.
+//! were changed, not with the changes. Large values that the earlier ones brought and the later ones replaced are freed
+//! then: no snapshot sees them.
 //!
 //! Those that are *pruned*, whose versions only covered snapshots would need, stay for two reasons: the large values
 //! that they have replaced, and the keys that they have changed, because of which a covered serializable transaction
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_base::Lsn;
 
-/// Leftovers, each with its commit.
+/// Leftovers, each with a number.
 pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
 
 impl Transactions {
@@ -45,13 +46,18 @@ impl State {
     pub(super) fn free_up_to(&mut self, oldest: u64, free: &mut Left) {
         while let Some((time, ..)) = self.leftovers.front()
             && *time <= oldest
-            && let Some((time, first, left)) = self.leftovers.pop_front()
+            && let Some((_, first, left)) = self.leftovers.pop_front()
         {
-            if !left.large().is_empty() {
-                self.freeing.insert(time, first);
-            }
-            free.push((time, left));
+            let number = if left.large().is_empty() { 0 } else { self.begin_freeing(first) };
+            free.push((number, left));
         }
+    }
+
+    /// The log from `first` on is needed until the leftovers of the number that is returned are gone.
+    fn begin_freeing(&mut self, first: Lsn) -> u64 {
+        self.last_freeing += 1;
+        self.freeing.insert(self.last_freeing, first);
+        self.last_freeing
     }
 
     /// Moves to `pruned` what commits up to this one, which all snapshots that are not covered see, have left behind
@@ -106,17 +112,22 @@ impl State {
         left.is_to_be_coarse().then(|| (*time, left.clone()))
     }
 
-    /// Joins what the last commit up to this one has left behind with the leftovers of the next commit.
+    /// Joins what the last commit up to this one has left behind with the leftovers of the next commit, and with those
+    /// before that could not be joined.
     pub(super) fn join_at(&mut self, time: u64) {
-        self.join(self.leftovers.partition_point(|(of, ..)| *of <= time));
+        let mut index = self.leftovers.partition_point(|(of, ..)| *of <= time);
+        while self.join(index) {
+            index -= 1;
+        }
     }
 
     /// Joins the leftovers at `index` with those before, if no snapshot sees only one of the two and either both or
     /// none have been pruned. Returns whether it has.
     fn join(&mut self, index: usize) -> bool {
-        /// With fewer leftovers joining does not pay.
+        /// With fewer leftovers joining does not pay, unless large values can be freed.
         const FEW: usize = if cfg!(test) { 2 } else { 64 };
-        if self.leftovers.len() <= FEW || index == 0 || index >= self.leftovers.len() {
+        let Some((.., newer)) = self.leftovers.get(index).filter(|_| index > 0) else { return false };
+        if self.leftovers.len() <= FEW && newer.large().is_empty() {
             return false;
         }
         let Self { snapshots, pruned, .. } = self;
@@ -130,14 +141,19 @@ impl State {
             // Another thread may be testing against them.
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
+            let (newer_first, older_large) = (*first, older.large().len());
+            let unseen = newer.join(std::mem::take(older));
             // Leftovers without large values need no log; their part of it may have been given up.
-            match (older.large().is_empty(), newer.large().is_empty()) {
-                (true, _) => {}
-                (false, true) => *first = *older_first,
-                (false, false) => *first = (*first).min(*older_first),
+            match (older_large, newer.large().len() - older_large) {
+                (0, _) => {}
+                (_, 0) => *first = *older_first,
+                _ => *first = (*first).min(*older_first),
             }
-            newer.join(std::mem::take(older));
             self.leftovers.remove(index - 1);
+            if !unseen.is_empty() {
+                let number = self.begin_freeing(newer_first);
+                self.unseen.push((number, Arc::new(Leftovers::of_large(unseen))));
+            }
             return true;
         }
         false

@@ -306,3 +306,49 @@ fn a_single_operation_whose_snapshot_is_ended_begins_again() {
         }
     }
 }
+
+#[test]
+fn large_values_that_none_has_seen_are_freed() {
+    let (database, table) = database(SnapshotLimit::default());
+    let value = |round: u8| vec![round; 50_000];
+    let pages = || {
+        database.checkpoint().unwrap();
+        database.statistics().pages_allocated
+    };
+    table.put("kept", value(0)).unwrap();
+    table.put("removed", value(0)).unwrap();
+    let old = database.begin().unwrap();
+    let mut young = None;
+    let mut held = 0;
+    for round in 1..150u8 {
+        table.put("kept", value(round)).unwrap();
+        database
+            .run(|transaction| {
+                transaction.put(&table, [round], value(round))?;
+                let savepoint = transaction.savepoint();
+                transaction.put(&table, "removed", value(round))?;
+                transaction.remove(&table, [round - 1])?;
+                transaction.rollback_to(savepoint)?;
+                transaction.remove(&table, [round - 1]).map(drop)
+            })
+            .unwrap();
+        if round == 60 {
+            held = pages();
+            young = Some(database.begin().unwrap());
+        }
+    }
+    let more = pages().saturating_sub(held);
+    assert!(more < 15 * 10, "{more} pages more");
+    let young = young.unwrap();
+    for (snapshot, round) in [(&old, 0), (&young, 60)] {
+        assert_eq!(snapshot.get(&table, "kept").unwrap(), Some(value(round)));
+        assert_eq!(snapshot.get(&table, "removed").unwrap(), Some(value(0)));
+        assert_eq!(snapshot.get(&table, [60]).unwrap().is_some(), round == 60);
+    }
+    drop(young);
+    assert_eq!(old.get(&table, "kept").unwrap(), Some(value(0)));
+    drop(old);
+    table.put("kept", value(150)).unwrap();
+    assert_eq!(table.get("kept").unwrap(), Some(value(150)));
+    crate::support::assert_clean(&database);
+}
