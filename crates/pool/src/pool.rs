@@ -6,7 +6,7 @@ use crate::{
     error::{Interrupt, PoolError},
     file::logged::Logged,
     file::storage::Storage,
-    file::superblock::{ROOTS, SUPERBLOCKS},
+    file::superblock::{ROOTS, SUPERBLOCKS, State},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
     kept_pages::KeptPages,
@@ -118,7 +118,12 @@ impl Pool {
         let prefaults = options.background_eviction && !options.read_only && table.faults_bring_memory();
         let capacity = table.capacity_pages;
         let log = log.filter(|_| !options.read_only);
+        let needs_recovery = superblock.state == State::Logged;
         let storage = Storage::new(file, space, superblock, capacity, options.read_only, fresh, log)?;
+        if needs_recovery {
+            // On a full disk pages may be freed before the next checkpoint, which else fails.
+            let _ = storage.keep_map_room([]);
+        }
         let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize)?;
         let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(Evictor::new(pages)))));
         if prefaults {

@@ -8,11 +8,15 @@ use crate::home::{Home, Own};
 use crate::reads::ReadSet;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 use std::{cell::RefCell, sync::Arc};
 use vellum_access::BlobReference;
 use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, Ordering};
 use vellum_pool::PoolError;
+
+/// Leftovers, each with a number.
+pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
 
 /// A change that may have to be undone.
 pub(crate) struct Undo {

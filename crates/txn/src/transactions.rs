@@ -41,7 +41,7 @@ mod leaving;
 use crate::before::Before;
 use crate::exposure::Exposure;
 use crate::generations::{Covered, Oldest};
-use crate::leftovers::Leftovers;
+use crate::leftovers::{Left, Leftovers};
 use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use crate::places::Places;
 use crate::plant::{Bug, planted};
@@ -51,7 +51,6 @@ use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
-use leaving::Left;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},

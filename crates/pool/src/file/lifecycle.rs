@@ -63,6 +63,16 @@ pub(crate) fn space_map_pages(end: u64) -> u32 {
     pages as u32
 }
 
+/// The length of a place at the end of a file of `end` pages that suffices for the map of the file even when a second
+/// such place follows it.
+pub(crate) fn map_place_pages(end: u64) -> u64 {
+    let mut pages = image_pages(end);
+    while image_pages(end + 2 * pages) > pages {
+        pages += 1;
+    }
+    pages
+}
+
 /// The name of an application, padded.
 fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
     let mut bytes = name.bytes();

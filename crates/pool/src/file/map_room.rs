@@ -17,28 +17,13 @@
 
 use crate::{
     error::PoolError,
-    file::lifecycle::{image_pages, space_map_pages},
+    file::lifecycle::{image_pages, map_place_pages, space_map_pages},
     file::storage::Storage,
     primitive::lock,
 };
 use vellum_base::Extent;
 
-/// The length of a place at the end of a file of `end` pages that suffices for the map of the file even when a second
-/// such place follows it.
-fn place_pages(end: u64) -> u64 {
-    let mut pages = image_pages(end);
-    while image_pages(end + 2 * pages) > pages {
-        pages += 1;
-    }
-    pages
-}
-
 impl Storage {
-    /// How many pages beyond `pages` pages the file holds for maps when it grows.
-    pub(super) fn map_room_pages(&self, pages: u64) -> u64 {
-        if self.log().is_some() { 2 * place_pages(pages) } else { space_map_pages(pages).into() }
-    }
-
     /// Claims room for the map of a checkpoint. Returns the extent, the number of pages that the map will cover, and
     /// whether the extent is long enough for that, which it is not if the file has grown much meanwhile. If the file
     /// grows, `grown` gets its new end, with the map locked.
@@ -58,7 +43,7 @@ impl Storage {
                 let mut at_end =
                     |pages| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end)));
                 // The longer place serves again when a second map has made the file longer.
-                at_end(place_pages(end) as u32).or_else(|_| at_end(space_map_pages(end)))
+                at_end(map_place_pages(end) as u32).or_else(|_| at_end(space_map_pages(end)))
             })?,
         };
         let extent = self.shorten(extent, end);
@@ -129,7 +114,7 @@ mod tests {
         let near = |page: u64| page.saturating_sub(300).max(2)..page + 300;
         let ends = [2, 16_128, 32_384, 16_000_000, 1 << 30].into_iter().flat_map(near);
         for end in ends.chain((2..2_000_000).step_by(997)) {
-            let first = place_pages(end);
+            let first = map_place_pages(end);
             let after_first = end + first;
             assert_eq!(u64::from(space_map_pages(after_first)), first, "{end}: the first is not too long");
             let second = u64::from(space_map_pages(after_first)).max(image_pages(after_first));

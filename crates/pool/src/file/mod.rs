@@ -2,6 +2,7 @@
 
 pub(crate) mod copy_basis;
 pub(crate) mod held;
+mod in_use;
 pub(crate) mod lifecycle;
 pub(crate) mod lives;
 pub(crate) mod logged;

@@ -14,7 +14,9 @@
 use crate::{
     change_log::ChangeLog,
     error::PoolError,
-    file::lifecycle::{damaged_superblocks, space_map_pages, write_buffer, write_superblocks},
+    file::lifecycle::{
+        damaged_superblocks, map_place_pages, space_map_pages, write_buffer, write_superblocks,
+    },
     file::logged::Logged,
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, State, Superblock},
@@ -46,9 +48,9 @@ pub(crate) struct Storage {
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// Whether the superblock on storage says "in use": set before the first page is written.
-    marked_in_use: AtomicBool,
+    pub(super) marked_in_use: AtomicBool,
     /// Whether it is marked in use, and no outage or failed sync forbids changes.
-    changes_admitted: AtomicBool,
+    pub(super) changes_admitted: AtomicBool,
     /// Whether pages can be written.
     pub(crate) outage: Outage,
     /// Whether a sync has failed: nothing more is guaranteed about this file.
@@ -106,8 +108,6 @@ impl Storage {
         };
         if needs_recovery {
             storage.grow_file(storage.space.end())?;
-            // On a full disk pages may be freed before the next checkpoint, which else fails.
-            let _ = storage.keep_map_room([]);
         }
         Ok(storage)
     }
@@ -228,6 +228,11 @@ impl Storage {
         self.grow_file(pages + self.map_room_pages(pages))
     }
 
+    /// How many pages beyond `pages` pages the file holds for maps when it grows.
+    fn map_room_pages(&self, pages: u64) -> u64 {
+        if self.log().is_some() { 2 * map_place_pages(pages) } else { space_map_pages(pages).into() }
+    }
+
     /// Makes the file hold `pages` pages. May be called with the space map locked.
     pub(super) fn grow_file(&self, pages: u64) -> Result<(), PoolError> {
         /// The file grows by an eighth of its size, within these bounds, in pages.
@@ -271,16 +276,6 @@ impl Storage {
         self.changes_admitted.load(Ordering::Acquire)
     }
 
-    /// Admits changes if the file can be marked as in use.
-    ///
-    /// # Errors
-    /// If it cannot be marked.
-    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
-        self.mark_in_use()?;
-        self.changes_admitted.store(true, Ordering::Release);
-        Ok(())
-    }
-
     /// Whether the superblocks say "in use".
     pub(crate) fn is_in_use(&self) -> bool {
         self.marked_in_use.load(Ordering::Acquire)
@@ -289,61 +284,6 @@ impl Storage {
     /// Makes the next change ask again.
     pub(crate) fn suspend_changes(&self) {
         self.changes_admitted.store(false, Ordering::Release);
-    }
-
-    /// Makes the superblocks say "in use", if they do not say so yet.
-    ///
-    /// # Errors
-    /// If the file is open for reading only, or the superblocks cannot be written.
-    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
-        if self.marked_in_use.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        let mut superblock = self.lock_superblock();
-        if self.marked_in_use.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if let Some(log) = self.log() {
-            // The map stays until a checkpoint has written the next one, for which there must be room. A file without a
-            // map is still being created: if it grew before it says that it has a log, it could not be opened after a
-            // crash.
-            let is_new = superblock.space_map.is_none();
-            if !is_new {
-                self.keep_map_room([])?;
-            }
-            superblock.state = State::Logged;
-            let end = superblock.redo;
-            superblock.lives.begin(end);
-            superblock.redo = superblock.redo.max(log.end());
-            superblock.undo = superblock.redo;
-            write_superblocks(&*self.file, &mut superblock)?;
-            if is_new {
-                self.keep_map_room([])?;
-            }
-            self.marked_in_use.store(true, Ordering::Release);
-            return Ok(());
-        }
-        // From here on the file may say "in use", whether or not this write succeeds.
-        superblock.state = State::InUse;
-        // Changes from now on have no LSN, so no incremental backup may build on a backup of the earlier state.
-        superblock.renew_database();
-        let old_map = superblock.space_map.take();
-        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
-            superblock.space_map = old_map;
-            return Err(error);
-        }
-        if let Some(extent) = old_map {
-            // The old map's place may be reused only if there is room for the next map elsewhere.
-            match self.grow_file_for(self.space.end()) {
-                Ok(()) => self.free_space_map(extent),
-                Err(_) => superblock.space_map = old_map,
-            }
-        }
-        self.marked_in_use.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Whether it is open for reading only.
@@ -569,7 +509,7 @@ impl Storage {
 
     /// Frees the place of a space map. No thread latches the pool's own extents, and this one stays so until it is
     /// free.
-    fn free_space_map(&self, extent: Extent) {
+    pub(super) fn free_space_map(&self, extent: Extent) {
         self.space.free(extent);
         self.space_map_head.store(0, Ordering::Release);
     }

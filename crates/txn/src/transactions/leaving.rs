@@ -11,13 +11,9 @@
 //! [coarse](crate::coarse). So they take a limited amount of memory.
 
 use super::{Ended, State, Transactions};
-use crate::leftovers::Leftovers;
-use smallvec::SmallVec;
+use crate::leftovers::{Left, Leftovers};
 use std::sync::Arc;
 use vellum_base::Lsn;
-
-/// Leftovers, each with a number.
-pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
 
 impl Transactions {
     /// Forgets the versions that no snapshot needs any more.

@@ -1,0 +1,73 @@
+//! The first change of all marks the file as in use, so that it is not taken for a closed one after a crash.
+
+use crate::{
+    error::PoolError, file::lifecycle::write_superblocks, file::storage::Storage, file::superblock::State,
+    primitive::Ordering,
+};
+
+impl Storage {
+    /// Admits changes if the file can be marked as in use.
+    ///
+    /// # Errors
+    /// If it cannot be marked.
+    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
+        self.mark_in_use()?;
+        self.changes_admitted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes the superblocks say "in use", if they do not say so yet.
+    ///
+    /// # Errors
+    /// If the file is open for reading only, or the superblocks cannot be written.
+    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.is_read_only() {
+            return Err(PoolError::ReadOnly);
+        }
+        let mut superblock = self.lock_superblock();
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some(log) = self.log() {
+            // The map stays until a checkpoint has written the next one, for which there must be room. A file without a
+            // map is still being created: if it grew before it says that it has a log, it could not be opened after a
+            // crash.
+            let is_new = superblock.space_map.is_none();
+            if !is_new {
+                self.keep_map_room([])?;
+            }
+            superblock.state = State::Logged;
+            let end = superblock.redo;
+            superblock.lives.begin(end);
+            superblock.redo = superblock.redo.max(log.end());
+            superblock.undo = superblock.redo;
+            write_superblocks(&*self.file, &mut superblock)?;
+            if is_new {
+                self.keep_map_room([])?;
+            }
+            self.marked_in_use.store(true, Ordering::Release);
+            return Ok(());
+        }
+        // From here on the file may say "in use", whether or not this write succeeds.
+        superblock.state = State::InUse;
+        // Changes from now on have no LSN, so no incremental backup may build on a backup of the earlier state.
+        superblock.renew_database();
+        let old_map = superblock.space_map.take();
+        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
+            superblock.space_map = old_map;
+            return Err(error);
+        }
+        if let Some(extent) = old_map {
+            // The old map's place may be reused only if there is room for the next map elsewhere.
+            match self.grow_file_for(self.space.end()) {
+                Ok(()) => self.free_space_map(extent),
+                Err(_) => superblock.space_map = old_map,
+            }
+        }
+        self.marked_in_use.store(true, Ordering::Release);
+        Ok(())
+    }
+}
