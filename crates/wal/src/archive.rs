@@ -206,8 +206,8 @@ impl Archive {
     }
 
     /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, and holds
-    /// what the log holds before its end. Returns that end, behind which there may be damaged parts. Otherwise the database is an older copy of one that has gone
-    /// on, or was itself copied and has gone on.
+    /// what the log holds before its end. Returns that end, after which there may be damaged parts. Otherwise the database
+    /// is an older copy of one that has gone on, or was itself copied and has gone on.
     pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
         let (mut names, log_end_name) = (self.names()?, name_at(log_end));
         // A part that is damaged does not count: it is written again, if the log still has it.

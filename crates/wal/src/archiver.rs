@@ -187,8 +187,6 @@ impl Shared {
 
     fn copy_in_turn(&self, to: Option<Lsn>, with_blank: bool) -> Result<(), ArchiveError> {
         let (mut end, sources) = self.known_end(to.map_or(0, |to| to.0), with_blank)?;
-        // Noted at once: the archive is known to have the log of this database.
-        lock(&self.state).end = end;
         for source in sources {
             let ArchivedPart { start, end: part_end, .. } = source.part;
             if end.is_some_and(|end| part_end <= end) {

@@ -213,6 +213,11 @@ fn one_that_changes_cannot_wait_for_fails() {
     let mut progress = |progress: BackupProgress| {
         if progress.pages_done == progress.pages_total {
             rounds += 1;
+            // So that the round has more to write than the backup keeps in memory.
+            let replaced_twice = load.done() + 2 * keys;
+            while load.done() < replaced_twice {
+                thread::sleep(Duration::from_millis(1));
+            }
             wanted.store(load.done() + 2 * keys, Ordering::SeqCst);
         }
         rounds < 20
