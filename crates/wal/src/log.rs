@@ -493,6 +493,7 @@ impl Log {
         }
         if self.options.planted(Bug::EarlyAcknowledgement) {
             self.durable.store(end, Ordering::Release);
+            self.ended.notify_all();
         }
         // Relaxed: a hint.
         if self.wanted(end) > self.prepared.load(Ordering::Relaxed) {

@@ -94,7 +94,7 @@ const BUGS: &[(&str, &str, u64)] = &[
 /// Those that concern several threads, or soon show where these meet.
 #[cfg(shuttle)]
 const BUGS: &[(&str, &str, u64)] = &[
-    ("wal::EarlyAcknowledgement", "clients", 7),
+    ("wal::EarlyAcknowledgement", "clients", 67),
     ("wal::SegmentBeforeSync", "clients", 0),
     ("txn::CutTooEarly", "clients", 6),
     ("txn::UncommittedRead", "clients", 0),
