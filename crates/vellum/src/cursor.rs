@@ -82,7 +82,7 @@ impl<'t> Cursor<'t> {
     ///     bytes += entry.value_length();
     ///     if bytes > 1000 { ControlFlow::Break(entry.key().to_vec()) } else { ControlFlow::Continue(()) }
     /// })?;
-    /// assert_eq!(found, ControlFlow::Break(62_u32.to_be_bytes().to_vec()));
+    /// assert_eq!(found, ControlFlow::Break(60_u32.to_be_bytes().to_vec()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
