@@ -160,7 +160,7 @@ impl Directory for DiskDirectory {
         for entry in fs::read_dir(self.place()?)? {
             let entry = entry?;
             let kind = entry.file_type()?;
-            // A link that leads nowhere is a file that is missing: whoever opens it is told.
+            // A link that leads nowhere is a file that is missing: opening it says so.
             let is_link = || kind.is_symlink() && fs::metadata(entry.path()).map_or(true, |to| to.is_file());
             // Entries that are not files, or whose names are not text, are not ours.
             if let (true, Ok(name)) = (kind.is_file() || is_link(), entry.file_name().into_string()) {
