@@ -29,6 +29,9 @@ pub struct BackupOptions<'o> {
 impl<'o> BackupOptions<'o> {
     /// Makes an increment: it holds only what may have changed since another backup of this database, which is a full
     /// one or an increment itself. All pages are read, but few are written.
+    ///
+    /// The backup fails with [`BackupError::Order`] if the database is not what became of the one that `former` was made
+    /// of. That is known for the last 238 openings for changes: after more, a full backup is needed.
     pub fn since(mut self, former: &'o Backup) -> Self {
         self.former = Some(former);
         self
