@@ -11,13 +11,21 @@ fn filled(place: &Place) {
     place.run(&["load", "d", "lines"]).ok();
 }
 
+/// The word of the database's first life, which has a bit for backups.
+fn life(place: &Place) -> u64 {
+    let bytes = std::fs::read(place.path("d")).unwrap();
+    u64::from_le_bytes(bytes[272..280].try_into().unwrap())
+}
+
 #[test]
 fn a_backup_becomes_a_database_again() {
     let place = Place::new();
     filled(&place);
     let before = place.run(&["scan", "d", "--full"]).ok();
+    let unmarked = life(&place);
     let said = place.run(&["backup", "d", "full"]).ok();
     assert!(said.contains("pages in full"), "{said}");
+    assert_eq!(life(&place), unmarked | 1 << 63, "the database says that a backup was made of it");
     place.run(&["put", "d", "key-00007", "changed"]).ok();
     place.run(&["delete", "d", "key-00008"]).ok();
     let after = place.run(&["scan", "d", "--full"]).ok();

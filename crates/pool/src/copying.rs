@@ -35,6 +35,12 @@ impl Pool {
         self.allocator().storage().mark_in_use()
     }
 
+    /// Notes that a backup is made of the present state: increments can be based on it for longer. The next checkpoint
+    /// makes it durable.
+    pub fn note_backup(&self) {
+        self.allocator().storage().lock_superblock().lives.note_backup();
+    }
+
     /// Reads pages from storage past the pool, whatever they hold. The buffer begins and ends at a multiple of a page.
     ///
     /// # Errors

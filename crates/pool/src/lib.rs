@@ -73,7 +73,7 @@ pub use {
         Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::{Checkpointer, Pool, SetAside},
-    pool_file::{PoolFile, renew_database},
+    pool_file::{PoolFile, note_backup, renew_database},
     redo::Redoer,
     remains::Remains,
     statistics::PoolStatistics,

@@ -2,6 +2,7 @@
 
 use crate::{
     error::PoolError,
+    file::copy_basis::CopyBasis,
     file::lifecycle,
     file::superblock::{APPLICATION_BYTES, SUPERBLOCKS, State, Superblock},
     limits::PAGE_ID_MAX,
@@ -272,6 +273,20 @@ pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), Pool
     }
     superblock.finish_restore();
     lifecycle::write_superblocks(file, &mut superblock)
+}
+
+/// Notes in a file that a copy was made of it, with this basis, if it is the same database and not known yet: increments
+/// can be based on the copy for longer. No pool may have the file open.
+///
+/// # Errors
+/// If the file is not a pool's of this application, or cannot be read or written.
+pub fn note_backup(file: &dyn File, options: &PoolOptions, basis: &CopyBasis) -> Result<(), PoolError> {
+    let path = file.description().path.unwrap_or_default();
+    let mut superblock = lifecycle::inspect(file, path, &options.application)?;
+    if basis.note_in(&mut superblock) {
+        lifecycle::write_superblocks(file, &mut superblock)?;
+    }
+    Ok(())
 }
 
 /// Removes a file whose creation failed: it is empty, and would be in the way. No other process can open it while it is

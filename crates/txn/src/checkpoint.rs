@@ -116,6 +116,7 @@ impl Checkpoints {
     pub fn begin_copy(&self, pool: &Pool) -> Result<(CopyBasis, LogCopy<'_>), TxnError> {
         let _turn = self.turn();
         pool.mark_in_use()?;
+        pool.note_backup();
         let undo = self.take_in_turn()?;
         let copy = self.changes.log.copy(undo)?;
         Ok((pool.copy_basis()?, copy))

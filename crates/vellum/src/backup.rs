@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{io, path::Path, sync::Arc, time::SystemTime};
 use vellum_base::Lsn;
-use vellum_pool::{PoolFile, renew_database};
+use vellum_pool::{PoolError, PoolFile, renew_database};
 use vellum_txn::{
     ArchiveError, BackupError, BackupFile, BackupProgress, BackupSummary, LogError, PointInTime,
     RestoredPoint, TxnError, Until, restore,
@@ -31,7 +31,8 @@ impl<'o> BackupOptions<'o> {
     /// one or an increment itself. All pages are read, but few are written.
     ///
     /// The backup fails with [`BackupError::Order`] if the database is not what became of the one that `former` was made
-    /// of. That is known for the last 238 openings for changes: after more, a full backup is needed.
+    /// of. That is known for the last 237 openings for changes in which a backup was made. Of a database that is opened read-only
+    /// see [`Backup::note_in`].
     pub fn since(mut self, former: &'o Backup) -> Self {
         self.former = Some(former);
         self
@@ -225,6 +226,32 @@ impl Backup {
     /// The first place in the log that is needed to restore a later point in time with this backup as the last one.
     pub fn log_needed(&self) -> Lsn {
         self.file.needed()
+    }
+
+    /// Notes in a database, which nobody has open, that this backup was made of it. Do so after a backup of a database that
+    /// was opened [read-only](Options::read_only): increments can be based on it then, however often the database is opened for changes.
+    /// Without that, they can be until it has been opened and changed 237 times. Changes nothing if the backup is of another
+    /// database.
+    ///
+    /// # Errors
+    /// If the database is open, may not be changed, is damaged, or is none.
+    ///
+    /// # Examples
+    /// ```
+    /// use vellum::{Backup, Database, Options};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = |name| directory.path().join(name);
+    /// # Database::create(path("fruit"), &Options::default())?.close()?;
+    /// let database = Database::open(path("fruit"), &Options::default().read_only(true))?;
+    /// database.backup(path("monday"))?;
+    /// drop(database);
+    /// Backup::open(path("monday"))?.note_in(path("fruit"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn note_in(&self, database: impl AsRef<Path>) -> Result<()> {
+        let options = Options::default().pool;
+        let file = DiskFile::open(database.as_ref(), &options.file_options(CreateMode::OpenExisting));
+        Ok(self.file.note_in(&file.map_err(PoolError::Vm)?, &options)?)
     }
 
     pub(crate) fn database(&self) -> [u8; 16] {

@@ -20,7 +20,8 @@ The backup is one file. It is made as BACKUP.unfinished and gets its own name on
 overwritten, except what an interrupted backup has left. Every page is checked while it is copied. `vellum restore` makes a database of it.
 
 A program that has the database open makes backups itself while it goes on, with `Database::backup`. This command is for a \
-database that no other process changes, and that was closed: one that was not is recovered first, by `vellum recover`.
+database that no other process changes, and that was closed: one that was not is recovered first, by `vellum recover`. \
+It notes in the database that the backup was made, so that increments can be based on it.
 
 Examples:
   vellum backup data.vellum monday.backup
@@ -79,6 +80,17 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let made = database.backup_with(&arguments.backup, options);
     drop(bar);
     let summary = signals::outcome(made)?;
+    drop(database);
+    if let Err(error) =
+        Backup::open(&arguments.backup).and_then(|made| made.note_in(&arguments.store.database))
+    {
+        let database = shown(&arguments.store.database);
+        let remark = format!(
+            "remark: {database} does not say that this backup was made ({error}): once it has been opened and changed 237 times, \
+             increments need another full backup",
+        );
+        general.remark(&remark);
+    }
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Output::new();
     if general.json {

@@ -60,6 +60,11 @@ impl CopyBasis {
             && self.superblock.lives.continue_from(&former.superblock.lives, end)
     }
 
+    /// Notes in the superblock of the database that it was copied. Whether that changes anything.
+    pub(crate) fn note_in(&self, superblock: &mut Superblock) -> bool {
+        self.database() == superblock.database && superblock.lives.note_backup_of(&self.superblock.lives)
+    }
+
     /// The number of pages that the space map covers.
     pub fn end(&self) -> u64 {
         self.superblock.end

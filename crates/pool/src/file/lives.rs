@@ -1,6 +1,8 @@
 //! The lives of a database: each begins with an opening for changes, and has a random number. They tell histories apart: of
 //! a database and its copy, each goes on with a life that the other does not have. A backup notes the lives up to its
 //! own, and an increment is based only on a backup of a life that this database has had.
+//!
+//! There is room for a limited number. So a life of which a backup was made is marked, and the others are forgotten first.
 
 use vellum_base::{Bytes, Lsn, primitive::random_id};
 
@@ -9,7 +11,10 @@ pub(crate) const LIVES_MAX: usize = 238;
 /// The length of a life, in bytes.
 pub(crate) const LIFE_BYTES: usize = 16;
 
-/// The latest lives of a database, the present one last.
+/// The bit of a life's second word that says that a backup was made. No LSN has it.
+const BACKED_UP: u64 = 1 << 63;
+
+/// The lives of a database in their order, the present one last.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Lives(Vec<Life>);
 
@@ -17,18 +22,47 @@ pub(crate) struct Lives(Vec<Life>);
 struct Life {
     /// Random, and not zero.
     id: u64,
-    /// Where the log of the life before ended.
+    /// Where the log of the life before it in the list ended.
     begin: Lsn,
+    /// Whether a backup was made of it.
+    backed_up: bool,
 }
 
 impl Lives {
     /// Begins a life where the log of the one before ended.
     pub(crate) fn begin(&mut self, at: Lsn) {
         let id = random_id().as_slice().u64_at(0).max(1);
-        if self.0.len() == LIVES_MAX {
-            self.0.remove(0);
+        self.0.push(Life { id, begin: at, backed_up: false });
+        if self.0.len() > LIVES_MAX {
+            self.forget_one();
         }
-        self.0.push(Life { id, begin: at });
+    }
+
+    /// Forgets the oldest life of which no backup was made, or the oldest if only the present one is left.
+    fn forget_one(&mut self) {
+        let former = self.0.split_last().map_or(&[][..], |(_, former)| former);
+        let forgotten = former.iter().position(|life| !life.backed_up).unwrap_or(0);
+        let life = self.0.remove(forgotten);
+        // The life before it in the list still ended where this one began.
+        if let Some(next) = self.0.get_mut(forgotten) {
+            next.begin = life.begin;
+        }
+    }
+
+    /// Notes that a backup is made of the present life.
+    pub(crate) fn note_backup(&mut self) {
+        if let Some(life) = self.0.last_mut() {
+            life.backed_up = true;
+        }
+    }
+
+    /// Notes that a backup was made of the last of the `former` lives. Whether that changes anything.
+    pub(crate) fn note_backup_of(&mut self, former: &Self) -> bool {
+        let Some(life) = former.0.last().and_then(|last| self.0.iter_mut().find(|life| life.id == last.id))
+        else {
+            return false;
+        };
+        !std::mem::replace(&mut life.backed_up, true)
     }
 
     /// Forgets everything.
@@ -44,7 +78,7 @@ impl Lives {
     /// Whether the present is what became of a state at place `end` of the log in the last of the `former` lives.
     pub(crate) fn continue_from(&self, former: &Self, end: Lsn) -> bool {
         let Some(last) = former.0.last() else { return false };
-        let Some(at) = self.0.iter().position(|life| life == last) else { return false };
+        let Some(at) = self.0.iter().position(|life| life.id == last.id) else { return false };
         self.0.get(at + 1).is_none_or(|next| end <= next.begin)
     }
 
@@ -53,13 +87,17 @@ impl Lives {
         for (life, target) in self.0.iter().zip(bytes.chunks_exact_mut(LIFE_BYTES)) {
             let (id, begin) = target.split_at_mut(8);
             id.copy_from_slice(&life.id.to_le_bytes());
-            begin.copy_from_slice(&life.begin.0.to_le_bytes());
+            let mark = if life.backed_up { BACKED_UP } else { 0 };
+            begin.copy_from_slice(&(life.begin.0 | mark).to_le_bytes());
         }
     }
 
     /// What was written; none follows after zeroes.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let life = |bytes: &[u8]| Life { id: bytes.u64_at(0), begin: Lsn(bytes.u64_at(8)) };
+        let life = |bytes: &[u8]| {
+            let (id, word) = (bytes.u64_at(0), bytes.u64_at(8));
+            Life { id, begin: Lsn(word & !BACKED_UP), backed_up: word & BACKED_UP > 0 }
+        };
         let lives = bytes.chunks_exact(LIFE_BYTES).take(LIVES_MAX).map(life);
         Self(lives.take_while(|life| life.id > 0).collect())
     }
@@ -96,10 +134,54 @@ mod tests {
             lives.begin(Lsn(number));
             all.push(lives.clone());
         }
+        lives.note_backup();
         let mut bytes = vec![0; (LIVES_MAX + 2) * LIFE_BYTES];
         lives.encode(&mut bytes);
         assert_eq!(Lives::decode(&bytes), lives);
         assert_eq!(Lives::decode(&[0; 64]), Lives::default());
         assert!(!lives.continue_from(&all[2], Lsn(0)) && lives.continue_from(&all[3], Lsn(0)));
+    }
+
+    #[test]
+    fn those_with_backups_are_kept_longest() {
+        let each = 100;
+        let (mut lives, mut backups) = (Lives::default(), Vec::new());
+        for number in 0..(LIVES_MAX * each) as u64 {
+            lives.begin(Lsn(10 * number));
+            if number % each as u64 == 7 {
+                lives.note_backup();
+                backups.push((lives.clone(), Lsn(10 * number + 10)));
+            }
+        }
+        // The one after the last backup has room, too.
+        assert_eq!(lives.0.len(), LIVES_MAX);
+        let known =
+            |lives: &Lives| backups.iter().filter(|(former, end)| lives.continue_from(former, *end)).count();
+        assert_eq!(known(&lives), LIVES_MAX - 1);
+        for (former, end) in &backups[1..] {
+            assert!(
+                !lives.continue_from(former, Lsn(end.0 + 1)),
+                "the life ended there, whatever was forgotten"
+            );
+        }
+        for _ in 0..3 * LIVES_MAX {
+            lives.begin(Lsn(1 << 40));
+        }
+        assert_eq!(known(&lives), LIVES_MAX - 1);
+    }
+
+    #[test]
+    fn a_backup_is_noted_later_where_its_life_is_known() {
+        let mut lives = Lives::default();
+        lives.begin(Lsn(0));
+        let (former, mut copy) = (lives.clone(), lives.clone());
+        lives.begin(Lsn(5));
+        assert!(lives.note_backup_of(&former) && !lives.note_backup_of(&former));
+        copy.begin(Lsn(4));
+        assert!(!lives.note_backup_of(&copy) && !lives.note_backup_of(&Lives::default()));
+        for _ in 0..2 * LIVES_MAX {
+            lives.begin(Lsn(9));
+        }
+        assert!(lives.continue_from(&former, Lsn(5)) && !lives.continue_from(&former, Lsn(6)));
     }
 }

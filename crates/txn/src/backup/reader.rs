@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use vellum_base::{Extent, Lsn, PAGE_SIZE, checksum};
-use vellum_pool::CopyBasis;
+use vellum_pool::{CopyBasis, PoolOptions, note_backup};
 use vellum_vm::{AlignedBuffer, File};
 
 /// A complete backup.
@@ -122,6 +122,14 @@ impl BackupFile {
     pub(super) fn lacks(&self, extent: Extent, lsn: Lsn) -> bool {
         // What was written past the log has the LSN before a checkpoint's redo point, which is not before this one.
         lsn.0.saturating_add(1) >= self.basis.redo().0 || !self.basis.is_extent(extent)
+    }
+
+    /// Notes in the file of a database, which is not open, that this backup was made of it.
+    ///
+    /// # Errors
+    /// If the file is not a database's, or cannot be read or written.
+    pub fn note_in(&self, database: &dyn File, options: &PoolOptions) -> Result<(), TxnError> {
+        Ok(note_backup(database, options, &self.basis)?)
     }
 
     /// Whether a database continues from where this backup was made; `basis` is that of its last checkpoint.

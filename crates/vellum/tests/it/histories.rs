@@ -131,3 +131,38 @@ fn a_backup_of_a_closed_database_is_the_base_of_increments() {
         backups.remove("increment").unwrap();
     }
 }
+
+#[test]
+fn a_backup_is_the_base_of_increments_however_often_the_database_is_opened() {
+    // More often than lives are noted: one is of the database in use, one of the closed one, and of that nothing is noted.
+    let (place, backups) = (tempfile::tempdir().unwrap(), SimulatedDisk::new(2));
+    let path = place.path().join("data");
+    let open = || Database::open(&path, &options()).unwrap();
+    let database = Database::create(&path, &options()).unwrap();
+    write(&database, 0..COUNT, 1);
+    database.close().unwrap();
+    let read_only = |name: &str| {
+        let options = options().read_only(true);
+        let database = Database::open(&path, &options).unwrap();
+        back_up(&database, &backups, name, None).unwrap();
+    };
+    read_only("noted");
+    Backup::open_in(&backups, "noted").unwrap().note_in(&path).unwrap();
+    let database = open();
+    write(&database, 0..10, 2);
+    back_up(&database, &backups, "in use", None).unwrap();
+    database.close().unwrap();
+    write(&open(), 10..20, 3);
+    read_only("not noted");
+    for round in 0..240 {
+        write(&open(), round..round + 1, 4);
+    }
+    let database = open();
+    for name in ["noted", "in use"] {
+        let increment = format!("since {name}");
+        back_up(&database, &backups, &increment, Some(name)).unwrap();
+        assert_eq!(restored(&backups, &[name, &increment]), values(&database));
+    }
+    let refused = back_up(&database, &backups, "refused", Some("not noted")).unwrap_err();
+    assert!(refused.to_string().contains("opened too often since"), "{refused}");
+}
