@@ -7,7 +7,8 @@
 //! - the value has the second checksum: the change is complete; or it has the first, and
 //! - with the word of the head in some place it has the second: the change was perhaps acknowledged, and is completed;
 //!   or
-//! - it does not: the head is torn, so the change was not acknowledged, and did not happen.
+//! - it does not: the head is torn, so the change was not acknowledged, and did not happen. The next change of the record
+//!   begins by taking the second checksum out of the head.
 //!
 //! The head may be overwritten once the word is durable: the stripe of the key remembers the word until then
 //! (`stripes.rs`). A reader that sees the word sees a durable change, so it needs no lock. Values of more than a page,
@@ -142,6 +143,15 @@ impl<L: Format, M: Medium> Core<L, M> {
         let chunk = new.chunks(WORD).nth(number).unwrap_or_default();
         word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
         let word = u64::from_le_bytes(word);
+        // A crash has left a head that names a change that did not happen. With the word of this change it might name
+        // that again, if another crash tears this head, too.
+        if memory.word(record.sums_at()).load(Ordering::Relaxed) >> 32 != u64::from(old_sum) {
+            let sums = u64::from(old_sum) | u64::from(old_sum) << 32;
+            memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
+            self.medium.touched(record.sums_at(), WORD);
+            self.medium.flush(&mut writer.lane, Site::UpdateHead, record.sums_at(), WORD);
+            self.fence_alone(writer, Site::UpdateHead)?;
+        }
         // Through the caches: the lines were just read.
         let sums = u64::from(old_sum) | u64::from(new_sum) << 32;
         memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
