@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     {
         let database = shown(&arguments.store.database);
         let remark = format!(
-            "remark: {database} does not say that this backup was made ({error}): once it has been opened and changed 237 times, \
+            "{database} does not say that this backup was made ({error}): once it has been opened and changed 237 times, \
              increments need another full backup",
         );
         general.remark(&remark);
