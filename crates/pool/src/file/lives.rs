@@ -38,7 +38,7 @@ impl Lives {
         }
     }
 
-    /// Forgets the oldest life of which no backup was made, or the oldest if only the present one is left.
+    /// Forgets the oldest former life of which no backup was made, or the oldest of all if there is none.
     fn forget_one(&mut self) {
         let former = self.0.split_last().map_or(&[][..], |(_, former)| former);
         let forgotten = former.iter().position(|life| !life.backed_up).unwrap_or(0);

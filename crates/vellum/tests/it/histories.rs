@@ -165,4 +165,7 @@ fn a_backup_is_the_base_of_increments_however_often_the_database_is_opened() {
     }
     let refused = back_up(&database, &backups, "refused", Some("not noted")).unwrap_err();
     assert!(refused.to_string().contains("opened too often since"), "{refused}");
+    // Nothing is noted where the database is open.
+    let noted = Backup::open_in(&backups, "not noted").unwrap().note_in(&path);
+    assert!(noted.unwrap_err().to_string().contains("has it open"));
 }
