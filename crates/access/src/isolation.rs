@@ -76,6 +76,33 @@ pub enum Seen {
     Large(BlobReference),
 }
 
+/// What is to be done to a record that is claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intent {
+    /// Nothing, or its value is changed and keeps its length.
+    SameLength,
+    /// It gets a value that takes so many bytes in the leaf.
+    Put {
+        /// The bytes.
+        bytes: usize,
+    },
+    /// It is removed.
+    Remove,
+}
+
+impl Intent {
+    /// How many bytes more, or less, the leaf then holds of it.
+    pub fn growth(self, key: &[u8], before: Option<ValueImage<'_>>) -> i64 {
+        let held = before.map_or(0, |before| key.len() + before.bytes.len());
+        let then = match self {
+            Self::SameLength => held,
+            Self::Put { bytes } => key.len() + bytes,
+            Self::Remove => 0,
+        };
+        then as i64 - held as i64
+    }
+}
+
 /// The reason why a record must not be changed.
 #[derive(Debug)]
 pub enum Claim {
@@ -120,7 +147,7 @@ pub trait Isolation: Send + Sync {
         key: &[u8],
         leaf: Lsn,
         before: Option<ValueImage<'_>>,
-        removes: bool,
+        intent: Intent,
     ) -> Result<(), Claim>;
 
     /// Checks that this writer sees what the leaf holds under the key, even if that is nothing. The leaf has the LSN
@@ -164,7 +191,7 @@ impl Isolation for Unshared {
         Ok(Seen::Leaf)
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
         Ok(())
     }
 

@@ -114,6 +114,12 @@ pub enum PoolError {
         /// The size of the reserved address space.
         bytes: u64,
     },
+    /// There is room, but undoing the open transactions may need it.
+    #[error(
+        "the file is full: what is free is kept, so that the open transactions can be rolled back; try again when \
+         they have ended"
+    )]
+    KeptForUndo,
     /// The file is not Vellum's.
     #[error("{path} is not a Vellum file: {why}", path = shown(path))]
     NotVellum {

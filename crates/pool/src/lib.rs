@@ -48,6 +48,7 @@ mod replacement;
 mod space;
 mod statistics;
 mod stream;
+mod undo_space;
 
 pub use {
     append_hint::{AppendHint, AppendHints},
@@ -79,4 +80,5 @@ pub use {
     statistics::PoolStatistics,
     stream::extent_stream::ExtentStream,
     stream::page_stream::PageStream,
+    undo_space::{UndoSpace, is_undoing, undoing},
 };

@@ -5,7 +5,7 @@ use crate::{
     change_log::ChangeLog,
     error::{Interrupt, PoolError},
     file::logged::Logged,
-    file::storage::Storage,
+    file::storage::{Storage, is_full},
     file::superblock::{ROOTS, SUPERBLOCKS, State},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
@@ -21,6 +21,7 @@ use crate::{
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
     statistics::PoolStatistics,
+    undo_space::UndoSpace,
 };
 use std::{
     path::{Path, PathBuf},
@@ -198,6 +199,22 @@ impl Pool {
     /// The clock that gives changes their LSNs if there is no log, while it is held; none with a log.
     pub fn lsn_clock(&self) -> Option<&Arc<LsnClock>> {
         self.allocator.storage().clock()
+    }
+
+    /// How many pages are kept for undoing transactions: ordinary allocations leave them, and [`undoing`](crate::undoing)
+    /// takes them.
+    pub fn undo_space(&self) -> &Arc<UndoSpace> {
+        self.allocator.storage().undo_space()
+    }
+
+    /// Makes the file have room for the pages that are [kept](Self::undo_space) for undo, apart from `own` pages. If it
+    /// cannot, nothing may take the room that open transactions have made in pages, except the one whose `own` these are.
+    ///
+    /// # Errors
+    /// [`PoolError::KeptForUndo`] if there is no room for them.
+    pub fn admit_growth(&self, own: u64) -> Result<(), PoolError> {
+        let admitted = self.allocator.storage().admit_growth(own);
+        if is_full(&admitted) { Err(PoolError::KeptForUndo) } else { admitted }
     }
 
     /// Which pages are kept before they change, and the keeper.

@@ -22,26 +22,16 @@ use std::{
 };
 use vellum_base::primitive::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use vellum_base::{Lsn, PageId};
-use vellum_pool::ChangeLog;
+use vellum_pool::{ChangeLog, is_undoing};
 use vellum_wal::{Durability, Log, LogError, LogFlusher};
 
 vellum_base::primitive::thread_local! {
     /// The last record that this thread has reserved, and its log.
     static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-    /// Whether this thread is undoing a transaction.
-    static UNDOES: Cell<bool> = const { Cell::new(false) };
     /// The log and the place of a time record that is still to be filled, and the time.
     static PENDING_TIME: Cell<Option<(u64, Lsn, u64)>> = const { Cell::new(None) };
     /// The log in which this thread writes groups, and how many are open.
     static GROUPS: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
-}
-
-/// Undoes something, which may use the room in the log that other changes leave for undo.
-pub(crate) fn undoing<T>(undo: impl FnOnce() -> T) -> T {
-    let before = UNDOES.replace(true);
-    let undone = undo();
-    UNDOES.set(before);
-    undone
 }
 
 /// How many logs there have been in this process. Tells them apart; an address could not once a log is gone.
@@ -122,7 +112,7 @@ impl Changes {
     /// # Errors
     /// [`LogError::NoRoom`] if it has none.
     pub fn admit_now(&self) -> Result<(), LogError> {
-        if UNDOES.get() { self.log.admit_undo() } else { self.log.admit() }
+        if is_undoing() { self.log.admit_undo() } else { self.log.admit() }
     }
 
     /// Chooses the redo point of a checkpoint: see the module. `choose` is given a function that returns the log's end.

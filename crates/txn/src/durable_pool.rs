@@ -24,7 +24,7 @@ use std::{
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
 use vellum_base::{Lsn, PageId, Preceding};
-use vellum_pool::{Pool, PoolFile};
+use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
     Archive, ArchiveError, ArchiveState, Arrival, FollowedLog, Log, LogArchiver, LogError, LogOptions,
@@ -87,6 +87,15 @@ pub struct LogState {
     pub archive: Option<ArchiveState>,
 }
 
+/// What transactions share with their pool: the pages that are kept for old snapshots, and those that are kept for undo.
+fn shared_with(pool: &Pool) -> (Arc<KeptPages>, Arc<UndoSpace>) {
+    /// The pages that are kept for undo at all times: for nodes that are split because of a split, and for changes
+    /// that were begun just before another transaction has made room.
+    const ALWAYS: u64 = 16;
+    pool.undo_space().keep(ALWAYS);
+    (pool.kept_pages().clone(), pool.undo_space().clone())
+}
+
 impl DurablePool {
     /// A pool without a log: consistent on storage only when it is closed, or if it is read only. It has transactions,
     /// of which nothing survives a crash, as of everything else. Versions for which memory has no room go to the
@@ -106,7 +115,7 @@ impl DurablePool {
         let spill = Spill::new(directory, settings.version_memory_bytes);
         let places = Places::Clock(clock);
         let transactions =
-            Arc::new(Transactions::new(1, settings.snapshot_limit, spill, pool.kept_pages().clone(), places));
+            Arc::new(Transactions::new(1, settings.snapshot_limit, spill, shared_with(&pool), places));
         Ok(Self {
             thread: None,
             pool,
@@ -202,7 +211,7 @@ impl DurablePool {
             log.end().0,
             settings.snapshot_limit,
             spill,
-            pool.kept_pages().clone(),
+            shared_with(&pool),
             Places::Log(changes.clone()),
         ));
         let (mut recovery, mut on_demand) = (None, None);

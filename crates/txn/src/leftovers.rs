@@ -26,6 +26,8 @@ pub(crate) struct Undo {
     pub is_touched: bool,
     /// Whether the change has removed the record.
     pub is_removal: bool,
+    /// How many pages the file keeps for undoing it.
+    pub pages: u8,
 }
 
 /// Longer lists are not kept.
@@ -420,6 +422,7 @@ mod tests {
             lsn: Lsn(1),
             is_touched: false,
             is_removal: false,
+            pages: 0,
         };
         let changed = (0..changes).map(undo).collect();
         Arc::new(Leftovers::new((changed, Vec::new(), None), Vec::new(), 0, Exposure::Entered))

@@ -22,7 +22,7 @@ pub(crate) fn make_room(
     archiver: Option<&LogArchiver>,
 ) -> Result<(), LogError> {
     let (log, begun) = (&changes.log, Instant::now());
-    let (mut is_archived, mut seen_end) = (false, log.end());
+    let (mut is_written, mut is_archived, mut seen_end) = (false, false, log.end());
     loop {
         let source = match changes.admit_now() {
             Err(LogError::NoRoom { source, .. }) => source,
@@ -35,6 +35,11 @@ pub(crate) fn make_room(
                 Ok(()) => None,
                 Err(error) => Some(LogKeeper::Checkpoint { error }),
             }
+        } else if !is_written {
+            // A checkpoint gives up nothing after the segment that is written now, and the last records may be in memory.
+            is_written = true;
+            log.write_filled()?;
+            continue;
         } else if log.gives_up(end) {
             Some(LogKeeper::Transaction { begun_at: transactions.keeps_log() })
         } else {

@@ -2,7 +2,7 @@
 
 use crate::{
     TxnError,
-    change_log::{Changes, undoing},
+    change_log::Changes,
     exposure::Exposure,
     leftovers::{self, Undo},
     lock_order::{OrderedGuard, OrderedMutex, rank},
@@ -16,11 +16,11 @@ use crate::{
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
-    Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
+    Claim, Intent, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
 use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Lsn, PageId};
-use vellum_pool::{ChangeLog, Pool, PoolError};
+use vellum_pool::{ChangeLog, Pool, PoolError, undoing};
 
 /// An open transaction. If it is dropped and neither committed nor rolled back, others cannot change the records that
 /// it has changed until the database is opened again. Its owner makes sure that this does not happen.
@@ -36,6 +36,8 @@ pub struct Transaction {
     calls: AtomicU64,
     /// Whether its undo must be moved to a file, or the log must keep a different amount of room for it.
     needs_care: AtomicBool,
+    /// Whether the file has no room but what others' undo may need.
+    has_no_room: AtomicBool,
     /// What it has read, if it is serializable.
     reads: Option<OrderedMutex<ReadSet, { rank::READS }>>,
 }
@@ -72,6 +74,7 @@ impl Transaction {
             number: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             needs_care: AtomicBool::new(false),
+            has_no_room: AtomicBool::new(false),
             reads: is_serializable.then(OrderedMutex::default),
         }
     }
@@ -135,14 +138,27 @@ impl Transaction {
         View { settled: &self.settled, isolation: self, writer: Writer::None, open: None }
     }
 
-    /// The view by which it changes something. No latch may be held: what memory has no room for goes to a file.
+    /// The view by which it changes something. No latch may be held: what memory has no room for goes to a file, and the
+    /// pool's file may grow. If that has no room but what undoing others may need, only changes are allowed that take
+    /// none.
     ///
     /// # Errors
     /// If that file fails.
     #[inline(always)]
-    pub fn writing(&self) -> Result<View<'_>, TxnError> {
+    pub fn writing(&self, pool: &Pool) -> Result<View<'_>, TxnError> {
+        // Relaxed: only this thread uses what it says, which is looked at again before the next change.
+        if self.transactions.undo_space.is_scarce() || self.has_no_room.load(Ordering::Relaxed) {
+            self.look_for_room(pool);
+        }
         let writer = Writer::Transaction(self.begin_change()?);
         Ok(View { settled: &self.settled, isolation: self, writer, open: None })
+    }
+
+    /// Looks for room beside what undoing others may need.
+    #[cold]
+    fn look_for_room(&self, pool: &Pool) {
+        let own = self.lock().undo_room.pages;
+        self.has_no_room.store(pool.admit_growth(own).is_err(), Ordering::Relaxed);
     }
 
     /// Prepares a change, and returns the number of the transaction in the log.
@@ -238,7 +254,7 @@ impl Transaction {
             }
             let Some(change) = state.undo.pop() else { return Ok(()) };
             drop(state);
-            let Undo { before, lsn, is_touched, .. } = &change;
+            let Undo { before, lsn, is_touched, pages, .. } = &change;
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
             let undone = undo(pool, before.tree, restored, (number, *lsn));
             let mut state = self.lock();
@@ -247,7 +263,8 @@ impl Transaction {
                 return undone;
             }
             let changes = state.changes() + 1;
-            state.undo_room.note_undone(changes);
+            state.undo_room.note_undone(changes, *pages);
+            self.transactions.undo_space.release((*pages).into());
             if !is_touched {
                 state.touch(before);
             }
@@ -267,10 +284,10 @@ impl Transaction {
         let mut state = self.lock();
         let number = state.number.take();
         self.number.store(0, Ordering::Relaxed);
-        let kept = std::mem::take(&mut state.undo_room).kept;
+        let undo_room = std::mem::take(&mut state.undo_room);
         let left = state.leave();
         drop(state);
-        self.transactions.places.keep_for_undo(0, kept);
+        self.give_back(undo_room.held());
         self.writes.writer().roll_back(self.transactions.versions.generations().begun());
         // If they cannot be read, its versions stay in memory, and do not count.
         let _ = left.for_each_record(|record| {
@@ -297,7 +314,7 @@ impl Transaction {
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
         state.give_up_claim();
-        let (number, kept) = (state.number, state.undo_room.kept);
+        let (number, kept) = (state.number, state.undo_room.held());
         // A transaction that has changed nothing happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
@@ -322,7 +339,7 @@ impl Transaction {
                     if let Places::Log(changes) = &self.transactions.places {
                         changes.fill(lsn, &record);
                     }
-                    self.transactions.places.keep_for_undo(0, kept);
+                    self.give_back(kept);
                     self.clean_up(pool, ended);
                     return Ok(());
                 }
@@ -341,6 +358,14 @@ impl Transaction {
         }
         self.end(pool);
         Ok(())
+    }
+
+    /// Gives back room for undo that is no longer needed: bytes of log, and pages.
+    fn give_back(&self, (bytes, pages): (u64, u64)) {
+        self.transactions.places.keep_for_undo(0, bytes);
+        if pages > 0 {
+            self.transactions.undo_space.release(pages);
+        }
     }
 
     fn end(&self, pool: &Pool) {
@@ -370,10 +395,14 @@ impl Isolation for Transaction {
         key: &[u8],
         leaf: Lsn,
         before: Option<ValueImage<'_>>,
-        removes: bool,
+        intent: Intent,
     ) -> Result<(), Claim> {
+        // Relaxed: this thread has just stored it.
+        if self.has_no_room.load(Ordering::Relaxed) && intent.growth(key, before) > 0 {
+            return Err(PoolError::KeptForUndo.into());
+        }
         let by = (&*self.writes, &self.snapshot);
-        let claimed = self.transactions.claim(by, (tree, key, leaf), before, removes)?;
+        let claimed = self.transactions.claim(by, (tree, key, leaf), before, intent)?;
         // With an ended snapshot it is chance whether what makes it too old is still there.
         let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
         let state = claimed.map_err(refused)?;
@@ -415,7 +444,10 @@ impl Isolation for Transaction {
     fn recorded(&self, lsn: Lsn) {
         let end = self.transactions.places.end();
         let mut state = self.lock();
-        state.note_change(lsn, end);
+        let pages = state.note_change(lsn, end);
+        if pages > 0 {
+            self.transactions.undo_space.keep(pages);
+        }
         self.ask_for_care(&state);
     }
 }
@@ -438,7 +470,7 @@ impl Isolation for Single {
         self.transactions.versions.seen(tree, key, self.transactions.now())
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
         // If no transaction is open, the view knows that and does not ask.
         Err(Claim::NeedsTransaction)
     }

@@ -63,7 +63,7 @@ use vellum_base::primitive::{
     thread::{self, ThreadId},
 };
 use vellum_base::{Apart, Lsn, PageId, Precedence};
-use vellum_pool::{KeptPages, PoolError};
+use vellum_pool::{KeptPages, PoolError, UndoSpace};
 
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
@@ -90,6 +90,8 @@ pub(crate) struct Transactions {
     /// Gives changes their LSNs.
     pub places: Places,
     pub precedence: Precedence,
+    /// The pages that are kept for undo.
+    pub undo_space: Arc<UndoSpace>,
     state: OrderedMutex<State, { rank::STATE }>,
     /// One if transactions are open, else zero.
     open: AtomicUsize,
@@ -226,7 +228,13 @@ pub struct OldestSnapshot {
 impl Transactions {
     /// Begins with no transactions. The log has no transaction with a number from `first` on. `kept` holds the pages
     /// that are kept for old snapshots; `places` gives changes their LSNs.
-    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill, kept: Arc<KeptPages>, places: Places) -> Self {
+    pub fn new(
+        first: u64,
+        limit: SnapshotLimit,
+        spill: Spill,
+        (kept, undo_space): (Arc<KeptPages>, Arc<UndoSpace>),
+        places: Places,
+    ) -> Self {
         let state = State {
             next_id: 1,
             next_writer: first,
@@ -250,6 +258,7 @@ impl Transactions {
             versions: Versions::new(spill, kept),
             places,
             precedence: Precedence::default(),
+            undo_space,
             state: OrderedMutex::new(state),
             open: AtomicUsize::new(0),
             settled: AtomicU64::new(u64::MAX),

@@ -18,7 +18,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use vellum_access::{
-    BlobReference, Seen, SharedBytes, ValueImage,
+    BlobReference, Intent, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
 use vellum_base::primitive::{Mutex, thread};
@@ -89,7 +89,8 @@ impl Place {
     fn new(version_memory_bytes: u64) -> Self {
         let kept = Arc::<KeptPages>::default();
         let spill = spill(version_memory_bytes);
-        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, kept.clone(), places());
+        let pages = (kept.clone(), Arc::default());
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, pages, places());
         let (leaf, committed) = (BTreeMap::new(), BTreeMap::new());
         let last_commit = BTreeMap::new();
         Self {
@@ -154,7 +155,8 @@ impl Place {
         let held = held.as_ref().map(|bytes| ValueImage { kind: ValueKind::Inline, bytes });
         let (name, is_removal) = (name(key), value.is_none());
         let by = (&*writes, &transaction.snapshot);
-        let claimed = self.transactions.claim(by, (TREE, &name, leaf), held, is_removal).unwrap();
+        let intent = if is_removal { Intent::Remove } else { Intent::SameLength };
+        let claimed = self.transactions.claim(by, (TREE, &name, leaf), held, intent).unwrap();
         // A covered one may be refused for a change that was rolled back.
         let undone = self.undone.get(&key).is_some_and(|undone| *undone > transaction.snapshot.settled);
         let is_covered = self.transactions.versions.generations().covers(transaction.snapshot.id);
@@ -410,8 +412,8 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
 
 #[test]
 fn one_that_was_ended_cannot_be_committed() {
-    let transactions =
-        Transactions::new(1, SnapshotLimit::default().bytes(10), spill(1 << 20), Arc::default(), places());
+    let limit = SnapshotLimit::default().bytes(10);
+    let transactions = Transactions::new(1, limit, spill(1 << 20), Default::default(), places());
     let begin = || {
         let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
         let writes = Arc::new(WriteSet::new(snapshot.id));
@@ -444,7 +446,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
     };
     for which in 0..1_u64 << 6 {
         let transactions =
-            Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places());
+            Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Default::default(), places());
         let old = transactions.begin(false, Location::caller(), || (), || Lsn(50));
         let mut expected = Lsn(1000);
         for number in 0..6 {
@@ -476,7 +478,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
 #[test]
 fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
     let transactions =
-        Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places());
+        Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Default::default(), places());
     let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
     transactions.begin_writing(&Arc::new(WriteSet::new(snapshot.id)), || Lsn(100));
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -528,7 +530,7 @@ fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, u
         let may_change = |key: u8| {
             let _leaf = latch.lock().unwrap();
             let (name, by) = (name(key), (&*writes, &snapshot));
-            let claimed = transactions.claim(by, (TREE, &name, Lsn(200)), None, false).unwrap();
+            let claimed = transactions.claim(by, (TREE, &name, Lsn(200)), None, Intent::SameLength).unwrap();
             claimed.map(|mut state| state.note_change(Lsn(200), Lsn(210))).is_ok()
         };
         let is_done = [thread, thread, 3 + thread % 2, thread].into_iter().all(may_change);
@@ -563,8 +565,8 @@ fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, u
 
 /// This many threads work side by side, each on its own database.
 fn work_together(threads: u8, rounds: usize) {
-    let transactions =
-        Arc::new(Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places()));
+    let (limit, spill) = (SnapshotLimit::default(), spill(1 << 20));
+    let transactions = Arc::new(Transactions::new(1, limit, spill, Default::default(), places()));
     let latch = Arc::new(Mutex::new(()));
     let spawn = |thread| {
         let (transactions, latch) = (transactions.clone(), latch.clone());

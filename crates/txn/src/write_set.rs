@@ -86,38 +86,65 @@ pub(crate) struct State {
     pub undo_room: UndoRoom,
 }
 
-/// How much log is needed to undo a transaction.
+/// How much room is needed to undo a transaction: of log, and of pages.
 #[derive(Default)]
 pub(crate) struct UndoRoom {
-    /// About how many bytes.
+    /// About how many bytes of log.
     pub needed: u64,
     /// How many bytes of that the log keeps for the transaction.
     pub kept: u64,
-    /// The LSN that its last change has left in its leaf, and the LSN of the leaf that is about to be changed.
+    /// How many pages the file keeps for it.
+    pub pages: u64,
+    /// How many bytes its changes have taken out of leaves beyond those for which a page is counted.
+    freed_bytes: u64,
+    /// The LSN that its last change has left in its leaf.
     last: Lsn,
+    /// The LSN of the leaf that is about to be changed, and by how many bytes its contents grow.
     leaf: Lsn,
+    growth: i64,
 }
 
 impl UndoRoom {
-    /// Notes that a leaf with this LSN is about to be changed.
+    /// Notes that a leaf with this LSN is about to be changed, and by how many bytes its contents grow.
     #[inline]
-    pub fn note_leaf(&mut self, leaf: Lsn) {
-        self.leaf = leaf;
+    pub fn note_leaf(&mut self, leaf: Lsn, growth: i64) {
+        (self.leaf, self.growth) = (leaf, growth);
     }
 
     /// Notes that the leaf has been changed, by the record at `lsn` of a log that ends at `end`. To undo this takes
-    /// about as much log, and an image of the leaf if a checkpoint comes in between.
+    /// about as much log, and an image of the leaf if a checkpoint comes in between. Returns how many more pages the
+    /// file is to keep.
     #[inline]
-    fn note_change(&mut self, lsn: Lsn, end: Lsn) {
+    fn note_change(&mut self, lsn: Lsn, end: Lsn) -> u64 {
         /// A page and what is around it.
         const IMAGE_BYTES: u64 = 4096 + 128;
-        self.needed += end.0.saturating_sub(lsn.0) + if self.leaf == self.last { 0 } else { IMAGE_BYTES };
+        let is_other = self.leaf != self.last;
+        self.needed += end.0.saturating_sub(lsn.0) + if is_other { IMAGE_BYTES } else { 0 };
         self.last = lsn;
+        if self.growth < 0 { self.count_pages(is_other) } else { 0 }
     }
 
-    /// Notes that one of this many changes has been undone.
-    pub fn note_undone(&mut self, changes: u64) {
+    /// The pages that may be needed to put back what a change has taken out of a leaf, if others use the room: two if
+    /// the leaf is split and then its parent, and one for each half of a page that is put back, because a leaf that is
+    /// split has its halves.
+    fn count_pages(&mut self, is_other: bool) -> u64 {
+        const HALF: u64 = vellum_base::PAGE_SIZE as u64 / 2;
+        self.freed_bytes += self.growth.unsigned_abs();
+        let more = if is_other { 2 } else { 0 } + self.freed_bytes / HALF;
+        self.freed_bytes %= HALF;
+        self.pages += more;
+        more
+    }
+
+    /// Notes that one of this many changes has been undone, for which the file has kept so many pages.
+    pub fn note_undone(&mut self, changes: u64, pages: u8) {
         self.needed -= self.needed / changes.max(1);
+        self.pages -= u64::from(pages);
+    }
+
+    /// The bytes that the log keeps, and the pages that the file keeps.
+    pub fn held(&self) -> (u64, u64) {
+        (self.kept, self.pages)
     }
 
     /// The bytes that the log is to keep from now on, and those that it need no longer keep, if they differ by much.
@@ -231,20 +258,24 @@ impl State {
     /// and the processor would wait until all earlier stores are in its cache.
     #[inline]
     fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
-        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal };
+        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal, pages: 0 };
         self.undo.extend(iter::once_with(undo));
         self.claim = Some(Claim { is_first });
     }
 
-    /// Notes that the claimed record has been changed by the record at `lsn` of the log, which ends at `end`.
-    pub fn note_change(&mut self, lsn: Lsn, end: Lsn) {
-        self.undo_room.note_change(lsn, end);
+    /// Notes that the claimed record has been changed by the record at `lsn` of the log, which ends at `end`. Returns how
+    /// many more pages the file is to keep.
+    pub fn note_change(&mut self, lsn: Lsn, end: Lsn) -> u64 {
+        let pages = self.undo_room.note_change(lsn, end);
         if self.claim.take().is_some()
             && let Some(changed) = self.undo.last_mut()
         {
             changed.lsn = lsn;
+            // A change takes at most a page out of a leaf.
+            changed.pages = pages as u8;
             self.bytes += size_of::<Undo>() + changed.before.bytes() as usize;
         }
+        pages
     }
 
     pub fn touch(&mut self, record: &Before) {
@@ -313,7 +344,7 @@ impl State {
         let first = list.changes().saturating_sub(MANY).max(savepoint.0);
         for (before, lsn) in list.take_after(first)? {
             self.spilled_bytes -= before.stored_bytes();
-            self.undo.push(Undo { before, lsn, is_touched: true, is_removal: false });
+            self.undo.push(Undo { before, lsn, is_touched: true, is_removal: false, pages: 0 });
         }
         let large = self.spilled_large.partition_point(|(number, _)| *number < first);
         self.spilled_large.truncate(large);

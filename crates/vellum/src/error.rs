@@ -332,7 +332,8 @@ pub enum ErrorKind {
     Incompatible,
     /// Another process, or another part of this one, is using it.
     Busy,
-    /// The file system is full, or the reserved address space is exhausted.
+    /// The file system is full, or the reserved address space is exhausted. What is free may be kept for undoing the
+    /// transactions that are open: then there is room again when they have ended.
     OutOfSpace,
     /// The pool or the system is out of memory.
     OutOfMemory,
@@ -518,7 +519,7 @@ fn archive_kind(error: &ArchiveError) -> ErrorKind {
 fn pool_kind(error: &PoolError) -> ErrorKind {
     match error {
         PoolError::Vm(error) => vm_kind(error),
-        PoolError::CapacityExhausted { .. } => ErrorKind::OutOfSpace,
+        PoolError::CapacityExhausted { .. } | PoolError::KeptForUndo => ErrorKind::OutOfSpace,
         PoolError::StorageFull { source, .. } | PoolError::Write { source, .. } if is_full(source) => {
             ErrorKind::OutOfSpace
         }

@@ -276,7 +276,7 @@ impl Handle {
                 }
                 begun => begun?,
             };
-            match change(tree.with_view(own.transaction.writing()?)) {
+            match change(tree.with_view(own.transaction.writing(own.inner.pool())?)) {
                 Ok(done) => match own.commit() {
                     Ok(inner) => {
                         running::note_commit(&inner);

@@ -148,7 +148,7 @@ fn has_reserved(
     (tree, key): (Tree<'_, Pool>, &[u8]),
 ) -> bool {
     let reserves = |transaction: &vellum_txn::Transaction| {
-        transaction.writing().is_ok_and(|view| tree.with_view(view).reserve(key).is_ok())
+        transaction.writing(inner.pool()).is_ok_and(|view| tree.with_view(view).reserve(key).is_ok())
     };
     let other = OpenTransaction::begin(inner, false);
     let is_free = reserves(&other.transaction);

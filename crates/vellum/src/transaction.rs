@@ -429,7 +429,7 @@ impl Transaction {
     /// The view through which it changes records.
     #[inline(always)]
     pub(crate) fn writing(&self) -> Result<View<'_>> {
-        self.open.transaction.writing().map_err(|error| self.die(error.into()))
+        self.open.transaction.writing(self.open.inner.pool()).map_err(|error| self.die(error.into()))
     }
 
     /// Enters this transaction as a writer of a table.

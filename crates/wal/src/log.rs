@@ -284,8 +284,8 @@ impl Log {
         }
     }
 
-    /// Writes all records that are filled now to segments.
-    pub(crate) fn write_filled(&self) -> Result<(), LogError> {
+    /// Writes all records that are filled now to segments; the errors are those of [`wait`](Self::wait).
+    pub fn write_filled(&self) -> Result<(), LogError> {
         let end = self.ring.advance();
         // Relaxed: a hint, which may be too low.
         self.flush(Durability::Buffered, || self.written.load(Ordering::Relaxed) >= end)

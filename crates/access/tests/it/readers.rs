@@ -16,7 +16,7 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, Answer, Batch, Claim, Isolation, Task, Tree, ValueImage, View, Writer, Written,
+    AccessError, Answer, Batch, Claim, Intent, Isolation, Task, Tree, ValueImage, View, Writer, Written,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -58,9 +58,9 @@ impl Isolation for Meanwhile<'_> {
         key: &[u8],
         leaf: Lsn,
         before: Option<ValueImage<'_>>,
-        removes: bool,
+        intent: Intent,
     ) -> Result<(), Claim> {
-        self.isolation.claim(tree, key, leaf, before, removes)
+        self.isolation.claim(tree, key, leaf, before, intent)
     }
 
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
@@ -204,7 +204,7 @@ impl Isolation for Wrong {
         Ok(vellum_access::Seen::Value(value))
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
         Err(Claim::NeedsTransaction)
     }
 

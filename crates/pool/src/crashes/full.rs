@@ -1,6 +1,7 @@
 //! The same in a full file: there is always room for the map of a checkpoint.
 
 use super::*;
+use crate::undoing;
 use vellum_vm::{CrashModel, Faults, FileOperation};
 
 /// What limits the file.
@@ -252,6 +253,57 @@ fn a_closed_file_is_changed_on_a_full_disk_if_there_is_room_for_a_map() {
         }
         full.free(3);
         assert_eq!(full.fill(), 3);
+        full.end_round(Ending::Close);
+    }
+}
+
+#[test]
+fn what_is_kept_for_undo_is_left_by_changes_and_taken_by_undo() {
+    const KEPT: u64 = 10;
+    for limit in [Limit::Capacity, Limit::Disk] {
+        for freed in [0, 4] {
+            let mut full = Full::new(limit);
+            full.fill_to(30);
+            // The first map has no place to take over.
+            full.world.checkpoint().unwrap();
+            full.world.pool.undo_space().keep(KEPT);
+            assert!(full.world.pool.undo_space().is_scarce());
+            full.world.pool.admit_growth(0).unwrap();
+            assert!(!full.world.pool.undo_space().is_scarce());
+            full.fill();
+            // What is freed may be kept as well.
+            full.free(freed);
+            full.world.log.make_all_durable();
+            assert_eq!(full.fill(), freed, "{limit:?}");
+            full.world.checkpoint().unwrap();
+            full.fill();
+            assert_eq!(undoing(|| full.fill_to(KEPT as usize)), KEPT as usize, "{limit:?}");
+            full.world.pool.undo_space().release(KEPT);
+            assert_eq!(full.fill(), 0, "{limit:?}");
+            full.world.checkpoint().unwrap();
+            full.end_round(Ending::Crash).end_round(Ending::Close);
+        }
+    }
+}
+
+#[test]
+fn nothing_grows_that_undo_may_have_no_room_for() {
+    for limit in [Limit::Capacity, Limit::Disk] {
+        let mut full = Full::new(limit);
+        full.fill();
+        let pool = &full.world.pool;
+        pool.undo_space().keep(7);
+        assert!(pool.undo_space().is_scarce());
+        assert!(matches!(pool.admit_growth(0), Err(PoolError::KeptForUndo)), "{limit:?}");
+        assert!(matches!(pool.admit_growth(6), Err(PoolError::KeptForUndo)), "{limit:?}");
+        pool.admit_growth(7).unwrap();
+        assert!(pool.undo_space().is_scarce(), "others do not know that");
+        full.free(7);
+        full.world.pool.admit_growth(0).unwrap();
+        assert!(!full.world.pool.undo_space().is_scarce());
+        assert_eq!(full.fill(), 0, "{limit:?}");
+        full.world.pool.undo_space().release(7);
+        assert_eq!(full.fill(), 7, "{limit:?}");
         full.end_round(Ending::Close);
     }
 }

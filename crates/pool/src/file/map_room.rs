@@ -40,8 +40,12 @@ impl Storage {
         let extent = match found.or_else(|| lock(&self.kept_map_room).take()) {
             Some(extent) => extent,
             None => self.claim(|| {
-                let mut at_end =
-                    |pages| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end)));
+                let mut at_end = |pages| {
+                    self.space.allocate(pages, |claimed| {
+                        let admitted = if claimed.has_grown { self.grow_file(claimed.end) } else { Ok(()) };
+                        admitted.map(|()| claimed.note_grown(&mut grown))
+                    })
+                };
                 // The longer place serves again when a second map has made the file longer.
                 at_end(map_place_pages(end) as u32).or_else(|_| at_end(space_map_pages(end)))
             })?,

@@ -25,11 +25,9 @@ use crate::{
     plant::Plant,
     primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     space::{RecordedMap, SpaceMap},
+    undo_space::UndoSpace,
 };
-use std::{
-    ops::{Range, RangeInclusive},
-    sync::Arc,
-};
+use std::{ops::RangeInclusive, sync::Arc};
 use vellum_base::primitive::Instant;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
@@ -45,6 +43,7 @@ pub(crate) struct Storage {
     /// Gives LSNs if there is no log.
     clock: Option<Arc<LsnClock>>,
     kept: Arc<KeptPages>,
+    pub(super) undo: Arc<UndoSpace>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// Whether the superblock on storage says "in use": set before the first page is written.
@@ -97,6 +96,7 @@ impl Storage {
             logged,
             clock,
             kept: Arc::default(),
+            undo: Arc::default(),
             marked_in_use: AtomicBool::new(in_use),
             changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
@@ -136,6 +136,11 @@ impl Storage {
         &self.kept
     }
 
+    /// What is kept for undoing transactions.
+    pub(crate) fn undo_space(&self) -> &Arc<UndoSpace> {
+        &self.undo
+    }
+
     /// The LSN of pages that are written past the log. It lies before the redo point of the last checkpoint, so that
     /// their first change carries the whole page, and as late as that allows, so that an incremental backup knows what
     /// is new. Zero without a log.
@@ -166,54 +171,6 @@ impl Storage {
         !is_own && self.space.is_extent(extent)
     }
 
-    /// Claims room for an extent; see [`SpaceMap::allocate`]. If the file grows, `grown` gets its new end, with the map
-    /// locked.
-    ///
-    /// # Errors
-    /// If the file cannot grow; then nothing is claimed.
-    pub(crate) fn allocate(&self, pages: u32, mut grown: impl FnMut(u64)) -> Result<Extent, PoolError> {
-        self.claim(|| self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end))))
-    }
-
-    /// Claims room for an extent before page `limit`, if there is any; see [`SpaceMap::claim_before`].
-    pub(crate) fn claim_before(&self, limit: u64, pages: u32) -> Option<Extent> {
-        if let Some(logged) = &self.logged {
-            logged.release_durable(&self.space);
-        }
-        self.space.claim_before(limit, pages)
-    }
-
-    /// Claims up to `most` consecutive pages; see [`SpaceMap::claim_run`].
-    ///
-    /// # Errors
-    /// If the file cannot grow, and no page of it is free.
-    pub(crate) fn claim_run(&self, most: u32, grown: impl Fn(u64)) -> Result<Range<u64>, PoolError> {
-        self.claim(|| self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end))))
-    }
-
-    /// Claims space. If there is no room, and freed space waits for the log, makes the log durable first; space that a
-    /// backup holds comes next. If there is still none, the log gives up the space that it keeps in reserve.
-    pub(super) fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
-        let Some(logged) = &self.logged else { return claim() };
-        logged.release_durable(&self.space);
-        let mut claimed = claim();
-        if !is_full(&claimed) {
-            return claimed;
-        }
-        // If nothing is waiting, another thread may have just released it.
-        logged.release_all(&self.space)?;
-        claimed = claim();
-        let mut until = None;
-        while is_full(&claimed) && logged.reclaim_held(&self.space, &mut until) {
-            logged.release_durable(&self.space);
-            claimed = claim();
-        }
-        match claimed {
-            Err(PoolError::StorageFull { .. }) if logged.log().give_up_spare() => claim(),
-            claimed => claimed,
-        }
-    }
-
     /// Frees an extent that the caller has latched exclusively. `lsn` is the LSN of the record that says so; zero if
     /// there is none. Returns false, and does nothing, if no such extent is allocated.
     pub(crate) fn free(&self, extent: Extent, lsn: Lsn) -> bool {
@@ -229,7 +186,7 @@ impl Storage {
     }
 
     /// How many pages beyond `pages` pages the file holds for maps when it grows.
-    fn map_room_pages(&self, pages: u64) -> u64 {
+    pub(super) fn map_room_pages(&self, pages: u64) -> u64 {
         if self.log().is_some() { 2 * map_place_pages(pages) } else { space_map_pages(pages).into() }
     }
 
@@ -422,7 +379,10 @@ impl Storage {
         }
         self.space.trim();
         let pages = space_map_pages(self.space.end());
-        self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end)))
+        self.space.allocate(pages, |claimed| {
+            let admitted = if claimed.has_grown { self.grow_file(claimed.end) } else { Ok(()) };
+            admitted.map(|()| claimed.note_grown(grown))
+        })
     }
 
     /// Marks a claimed and latched extent as the pool's own from here on.
@@ -484,14 +444,6 @@ impl Storage {
     pub(crate) fn confirm_map(&self) -> Result<(), PoolError> {
         let mut superblock = self.lock_superblock();
         self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock))
-    }
-
-    /// Cuts off what is neither allocated nor part of the last checkpoint, except the room for maps.
-    pub(crate) fn cut_unused(&self) {
-        let superblock = self.lock_superblock();
-        // While a file without a log is in use, the end in its superblock is meaningless.
-        let kept = if self.logged.is_some() || !self.is_in_use() { superblock.end } else { 0 };
-        self.space.with_end(|end| self.cut_file(kept.max(end + self.map_room_pages(end))));
     }
 
     /// The length of the file, in pages.

@@ -58,6 +58,27 @@ pub(crate) struct Cursor {
     changed: bool,
 }
 
+/// Space that is about to be claimed.
+pub(crate) struct Claimed {
+    /// How many pages.
+    pub pages: u64,
+    /// The number of pages before the first one that was never allocated, with them.
+    pub end: u64,
+    /// How many pages before `end` will still be free.
+    pub free: u64,
+    /// Whether some of the pages have never been allocated, so that the file must hold `end` pages.
+    pub has_grown: bool,
+}
+
+impl Claimed {
+    /// Reports the new end of the file, if it grows.
+    pub fn note_grown(&self, grown: impl FnOnce(u64)) {
+        if self.has_grown {
+            grown(self.end);
+        }
+    }
+}
+
 impl SpaceMap {
     /// A map in which the first `reserved` pages are taken, each as an extent of its own.
     pub(crate) fn new(capacity_pages: u64, reserved: u64) -> Result<Self, VmError> {
@@ -92,28 +113,20 @@ impl SpaceMap {
         self.uses.get(page.0) == Use::Claimed
     }
 
-    /// Claims room for `pages` pages; [`publish`](Self::publish) makes it an extent. If the file must grow, `grow` is
-    /// called with the number of pages that it must hold.
+    /// Claims room for `pages` pages, if that is admitted; [`publish`](Self::publish) makes it an extent.
     ///
     /// # Errors
-    /// The error of `grow`; nothing is then allocated.
+    /// The error of `admit`; nothing is then allocated.
     pub(crate) fn allocate<E>(
         &self,
         pages: u32,
-        grow: impl FnOnce(u64) -> Result<(), E>,
+        admit: impl FnOnce(&Claimed) -> Result<(), E>,
     ) -> Result<Extent, E> {
         let mut cursor = self.lock();
         let length = pages as u64;
         let found = if pages == 1 { self.find_page(&mut cursor) } else { self.find_run(&mut cursor, length) };
-        let head = match found {
-            Some(head) => {
-                cursor.free -= length;
-                head
-            }
-            None => self.extend(&mut cursor, length, grow)?,
-        };
-        cursor.changed = true;
-        self.uses.claim(head, length);
+        let head = found.unwrap_or_else(|| self.place_at_end(&cursor, length));
+        self.take(&mut cursor, head, length, admit)?;
         Ok(Extent { head: PageId(head), pages })
     }
 
@@ -135,11 +148,11 @@ impl SpaceMap {
     /// a single free page will do.
     ///
     /// # Errors
-    /// The error of `grow`, if no page is free either; nothing is then claimed.
+    /// The error of `admit`, if not even a page is admitted; nothing is then claimed.
     pub(crate) fn claim_run<E>(
         &self,
         most: u32,
-        grow: impl Fn(u64) -> Result<(), E>,
+        mut admit: impl FnMut(&Claimed) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
         /// Shorter runs of free pages are left to callers that need no more.
         const LEAST: u64 = 16;
@@ -149,26 +162,17 @@ impl SpaceMap {
             .into_iter()
             .filter(|length| *length >= LEAST.min(most as u64))
             .find_map(|length| Some((self.find_run(&mut cursor, length)?, length)));
-        let (head, length) = match found {
-            Some((head, length)) => {
-                cursor.free -= length;
-                (head, length)
-            }
-            None => {
-                let longest = self.extend(&mut cursor, most as u64, &grow).map(|head| (head, most as u64));
-                match longest.or_else(|_| self.extend(&mut cursor, 1, &grow).map(|head| (head, 1))) {
-                    Ok(extended) => extended,
-                    Err(error) => {
-                        let page = self.find_page(&mut cursor).ok_or(error)?;
-                        cursor.free -= 1;
-                        (page, 1)
-                    }
-                }
-            }
+        let (head, length) = found.unwrap_or_else(|| (self.place_at_end(&cursor, most.into()), most.into()));
+        let Err(refused) = self.take(&mut cursor, head, length, &mut admit) else {
+            return Ok(head..head + length);
         };
-        cursor.changed = true;
-        self.uses.claim(head, length);
-        Ok(head..head + length)
+        let page = self.place_at_end(&cursor, 1);
+        if self.take(&mut cursor, page, 1, &mut admit).is_ok() {
+            return Ok(page..page + 1);
+        }
+        let page = self.find_page(&mut cursor).ok_or(refused)?;
+        self.take(&mut cursor, page, 1, admit)?;
+        Ok(page..page + 1)
     }
 
     /// Gives back pages that were claimed and not published.
@@ -184,19 +188,26 @@ impl SpaceMap {
         cursor.first_free = cursor.first_free.min(pages.start);
     }
 
-    /// Takes `length` pages at the end of the file, which grows by no more than necessary: a free tail is part of them.
-    fn extend<E>(
+    /// Where `length` pages at the end of the file begin, so that it grows by no more than necessary: a free tail is
+    /// part of them.
+    fn place_at_end(&self, cursor: &Cursor, length: u64) -> u64 {
+        cursor.end - self.free_tail(cursor).min(length)
+    }
+
+    /// Claims free pages, or pages at the end, if that is admitted.
+    fn take<E>(
         &self,
         cursor: &mut Cursor,
+        head: u64,
         length: u64,
-        grow: impl FnOnce(u64) -> Result<(), E>,
-    ) -> Result<u64, E> {
-        let tail = self.free_tail(cursor);
-        let head = cursor.end - tail.min(length);
-        grow(head + length)?;
-        cursor.free -= cursor.end - head;
-        cursor.end = head + length;
-        Ok(head)
+        admit: impl FnOnce(&Claimed) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let end = cursor.end.max(head + length);
+        let free = cursor.free + (end - cursor.end) - length;
+        admit(&Claimed { pages: length, end, free, has_grown: end > cursor.end })?;
+        (cursor.end, cursor.free, cursor.changed) = (end, free, true);
+        self.uses.claim(head, length);
+        Ok(())
     }
 
     /// Turns claimed pages into an extent. The caller holds the head's latch, and none of the pages except the head is
@@ -319,10 +330,11 @@ impl SpaceMap {
         cursor.end..cursor.end + tail
     }
 
-    /// Calls `work` with the number of pages before the first one that was never allocated. Meanwhile nothing is
-    /// allocated or freed.
-    pub(crate) fn with_end(&self, work: impl FnOnce(u64)) {
-        work(self.lock().end);
+    /// Calls `work` with the number of pages before the first one that was never allocated, and with how many of these
+    /// are free. Meanwhile nothing is allocated or freed.
+    pub(crate) fn with_free<T>(&self, work: impl FnOnce(u64, u64) -> T) -> T {
+        let cursor = self.lock();
+        work(cursor.end, cursor.free)
     }
 
     fn lock(&self) -> MutexGuard<'_, Cursor> {

@@ -6,7 +6,7 @@ use crate::{
     write_set::WriteSet,
 };
 use std::{panic::Location, sync::Arc};
-use vellum_access::{BlobReference, ValueImage, node::ValueKind};
+use vellum_access::{BlobReference, Intent, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
 use vellum_vm::SimulatedDisk;
 
@@ -16,7 +16,7 @@ const TREE: PageId = PageId(9);
 fn transactions() -> Transactions {
     let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0);
     let places = Places::Clock(Arc::default());
-    Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), places)
+    Transactions::new(1, SnapshotLimit::default(), spill, Default::default(), places)
 }
 
 fn begin(transactions: &Transactions, is_serializable: bool) -> Snapshot {
@@ -41,7 +41,8 @@ fn commit(
     drop(state);
     for record in records {
         let by = (&*writes, snapshot);
-        let claimed = transactions.claim(by, (TREE, &key(record), Lsn(200)), None, false).unwrap();
+        let claimed =
+            transactions.claim(by, (TREE, &key(record), Lsn(200)), None, Intent::SameLength).unwrap();
         claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
     }
     let mut state = writes.lock();
@@ -125,7 +126,7 @@ fn replace(transactions: &Transactions, record: u32, number: u64) -> Vec<u64> {
     let value = BlobReference { head: PageId(number), length: 5000, digest: 0 }.encode();
     let value = (number > 0).then_some(ValueImage { kind: ValueKind::Blob, bytes: &value });
     let by = (&*writes, &snapshot);
-    let claimed = transactions.claim(by, (TREE, &key(record), Lsn(200)), value, false).unwrap();
+    let claimed = transactions.claim(by, (TREE, &key(record), Lsn(200)), value, Intent::SameLength).unwrap();
     claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
     let mut state = writes.lock();
     let left = state.leave();
@@ -152,7 +153,7 @@ fn large_values_that_no_snapshot_sees_are_freed_though_older_ones_are_open() {
     for is_covered in [false, true] {
         let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), if is_covered { 0 } else { 1 << 20 });
         let places = Places::Clock(Arc::default());
-        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), places);
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, Default::default(), places);
         let old = begin(&transactions, false);
         cover(&transactions);
         assert_eq!(transactions.versions.generations().covers(old.id), is_covered);
@@ -183,7 +184,13 @@ fn large_values_that_no_snapshot_sees_are_freed_though_older_ones_are_open() {
 fn a_large_value_that_was_put_and_removed_under_a_snapshot_is_freed() {
     let transactions = {
         let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 1 << 20);
-        Transactions::new(1, SnapshotLimit::default(), spill, Arc::default(), Places::Clock(Arc::default()))
+        Transactions::new(
+            1,
+            SnapshotLimit::default(),
+            spill,
+            Default::default(),
+            Places::Clock(Arc::default()),
+        )
     };
     let old = begin(&transactions, false);
     cover(&transactions);

@@ -7,7 +7,7 @@ use crate::{
     versions::{Refusal, Target},
     write_set::{self, Claimed, WriteSet},
 };
-use vellum_access::ValueImage;
+use vellum_access::{Intent, ValueImage};
 use vellum_base::primitive::Ordering;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -33,9 +33,10 @@ impl Transactions {
         (writes, snapshot): (&'w WriteSet, &Snapshot),
         (tree, key, leaf): (PageId, &[u8], Lsn),
         value: Option<ValueImage<'_>>,
-        is_removal: bool,
+        intent: Intent,
     ) -> Result<Result<OrderedGuard<'w, write_set::State>, Refusal>, PoolError> {
         let (versions, record) = (&self.versions, (tree, key));
+        let is_removal = intent == Intent::Remove;
         // Before this write set is locked: other threads search it while they hold the lock of theirs.
         let looked_up = (!versions.buffers().is_empty()).then(|| versions.target(record, leaf));
         // If there were no buffers, none has a version of the record now: only this thread can claim it.
@@ -45,7 +46,7 @@ impl Transactions {
             self.enter_buffers();
             state = writes.lock();
         }
-        state.undo_room.note_leaf(leaf);
+        state.undo_room.note_leaf(leaf, intent.growth(key, value));
         if state.exposure == Exposure::Private {
             state.claim_in_place(record, 0, value, is_removal);
             return Ok(Ok(state));

@@ -20,6 +20,7 @@ mod exchange;
 mod format;
 mod full_files;
 mod full_log;
+mod full_undo;
 mod heaps;
 mod histories;
 mod loading;

@@ -2,7 +2,7 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{Latched, Recorder, ValueImage};
-use crate::isolation::{Claim, View};
+use crate::isolation::{Claim, Intent, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
 use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
@@ -21,12 +21,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         leaf: &Latched<'p, P>,
         (key, index): (&[u8], Option<usize>),
-        removes: bool,
+        intent: Intent,
     ) -> Result<Result<(), Claim>, Interrupt> {
         match &self.view {
             None => Ok(Ok(())),
             // The code out of line gets copies, so that the guard stays in registers if there is no view.
-            Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), removes),
+            Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), intent),
         }
     }
 
@@ -77,7 +77,7 @@ fn claim_by(
     (tree, leaf): (PageId, PageId),
     page: &[u8],
     (key, index): (&[u8], Option<usize>),
-    removes: bool,
+    intent: Intent,
 ) -> Result<Result<(), Claim>, Interrupt> {
     let before = match index {
         Some(index) => {
@@ -88,7 +88,7 @@ fn claim_by(
         }
         None => None,
     };
-    match view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes) {
+    match view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, intent) {
         Ok(()) => Ok(Ok(())),
         Err(refused) => refuse(refused),
     }

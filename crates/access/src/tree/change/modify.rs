@@ -2,7 +2,7 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched};
-use crate::isolation::Claim;
+use crate::isolation::{Claim, Intent};
 use crate::node::ValueKind;
 use crate::tree::read::record::RecordLocation;
 use crate::tree::{Tree, check_key};
@@ -88,7 +88,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let claimed = self.pager.run(|| {
             let at = RecordLocation::of(self.leaf(key)?, key);
             let leaf = Latched::latch(at.leaf)?;
-            self.claim(&leaf, (key, at.found.then_some(at.index)), false)
+            self.claim(&leaf, (key, at.found.then_some(at.index)), Intent::SameLength)
         })?;
         claimed.map_err(|claim| self.denied(claim, key))
     }
@@ -164,7 +164,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Modified::Large);
         }
         if self.claims(NEEDS_LSN)
-            && let Err(claim) = self.claim(&leaf, (key, Some(index)), false)?
+            && let Err(claim) = self.claim(&leaf, (key, Some(index)), Intent::SameLength)?
         {
             return Ok(Modified::Denied(claim));
         }

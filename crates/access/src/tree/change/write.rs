@@ -3,7 +3,7 @@
 use crate::blob::{BlobReference, MAX_VALUE_BYTES};
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, Undivided, ValueImage, abandon, persist};
-use crate::isolation::Claim;
+use crate::isolation::{Claim, Intent};
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::change::{blob::write_blob, expected::Expected};
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
@@ -417,7 +417,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Ok(Some(Written::Replaced)));
         }
         if self.claims(NEEDS_LSN)
-            && let Err(claim) = self.claim(&leaf, (key, found.then_some(index)), false)?
+            && let Err(claim) =
+                self.claim(&leaf, (key, found.then_some(index)), Intent::Put { bytes: value.bytes.len() })?
         {
             return Ok(Err(claim));
         }
@@ -493,7 +494,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
         let needs_lsn = self.pager.needs_lsn();
         if self.claims(needs_lsn)
-            && let Err(claim) = self.claim(&leaf, (key, Some(find.index)), true)?
+            && let Err(claim) = self.claim(&leaf, (key, Some(find.index)), Intent::Remove)?
         {
             return Ok(Err(claim));
         }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, BlobReference, ChangeRecord, Claim, Isolation, RecordKind, Seen, SharedBytes, Tree,
+    AccessError, BlobReference, ChangeRecord, Claim, Intent, Isolation, RecordKind, Seen, SharedBytes, Tree,
     UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
@@ -238,7 +238,7 @@ impl Isolation for Reference {
         Ok(self.seen(key, 0, None))
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
         if self.lock().snapshots.is_empty() { Ok(()) } else { Err(Claim::NeedsTransaction) }
     }
 
@@ -415,12 +415,12 @@ impl Isolation for Transaction<'_> {
         key: &[u8],
         _: Lsn,
         before: Option<ValueImage<'_>>,
-        removes: bool,
+        intent: Intent,
     ) -> Result<(), Claim> {
         assert_eq!(tree, self.reference.root);
         let mut state = self.reference.lock();
         self.reference.conflict(&state, key, self.id, self.time)?;
-        let before = Before::of(before);
+        let (before, removes) = (Before::of(before), intent == Intent::Remove);
         let mut undoing = self.state.lock().unwrap();
         if self.reference.bug == Bug::LateClaims {
             undoing.late.push((key.to_vec(), before.clone(), removes));
