@@ -139,10 +139,35 @@ struct State {
     last_freeing: u64,
     /// Large values that no snapshot sees although older ones are open, which are to be freed.
     unseen: Left,
+    /// From when on undo buffers are searched.
+    searching: Searching,
     /// The private write set.
     private: Option<Arc<WriteSet>>,
     /// The commits whose undo buffers have a slot, or had one, in commit order.
     in_buffers: VecDeque<(u64, usize)>,
+}
+
+/// From when on undo buffers are searched again. When they no longer are, one thread enters what is in them, and others
+/// wait for it. So the more often that happens, the longer the table is used instead.
+#[derive(Default)]
+struct Searching {
+    /// The first transaction, by its number in the log, whose buffer is searched.
+    from: u64,
+    /// How many transactions the last pause lasted for.
+    pause: u64,
+}
+
+impl Searching {
+    /// Begins a pause at the transaction of this number, or prolongs it.
+    fn pause(&mut self, number: u64) {
+        const SHORTEST: u64 = if cfg!(test) { 1 } else { 8 };
+        const LONGEST: u64 = if cfg!(test) { 4 } else { 4096 };
+        if let Some(searched) = number.checked_sub(self.from) {
+            let pause = if searched < 4 * self.pause { 2 * self.pause } else { self.pause / 2 };
+            self.pause = pause.clamp(SHORTEST, LONGEST);
+        }
+        self.from = number + self.pause;
+    }
 }
 
 /// An open snapshot: its time, its transaction, and when and where it was taken.
@@ -251,6 +276,7 @@ impl Transactions {
             freeing: BTreeMap::new(),
             last_freeing: 0,
             unseen: Left::new(),
+            searching: Searching::default(),
             private: None,
             in_buffers: VecDeque::new(),
         };
@@ -384,7 +410,7 @@ impl Transactions {
             return (number, Exposure::Private);
         }
         self.publish(&state);
-        let is_searched = state.is_few() && self.versions.generations().is_empty();
+        let is_searched = state.searches(number) && self.versions.generations().is_empty();
         let slot = if is_searched { self.versions.buffers().take(writes) } else { None };
         drop(state);
         match slot {
@@ -668,7 +694,15 @@ impl State {
         self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
     }
 
-    /// Whether undo buffers are searched: so few transactions are open or have left something behind, and none is
+    /// Whether the undo buffer of a transaction of this number is searched: there are few, and have been for a while.
+    fn searches(&mut self, number: u64) -> bool {
+        if !self.is_few() {
+            self.searching.pause(number);
+        }
+        number >= self.searching.from
+    }
+
+    /// Whether undo buffers can be searched: so few transactions are open or have left something behind, and none is
     /// covered or about to be. Later changes would be found in the table only.
     fn is_few(&self) -> bool {
         const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 8 };

@@ -27,7 +27,7 @@ mod records;
 
 use crate::Result;
 use crate::config::{Distribution, Mix, Specification, Workload};
-use crate::engines::store::{Access, Session, Store, Transaction};
+use crate::engines::store::{Access, Session, Store, Transaction, is_conflict};
 use crate::keys::{Generator, Key, Permutation};
 use crate::measure::statistics::Latencies;
 use crate::workloads::record_workload::{Findings, RecordWorkload};
@@ -37,6 +37,7 @@ use records::{Layout, Numbers, digest_field};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 /// The one table.
 const RECORDS: usize = 0;
@@ -242,15 +243,32 @@ impl<S: Session> Client<'_, S> {
         Err(wrong(&key))
     }
 
-    /// Writes one field; `after_reading` it, so that what is written depends on what was there.
+    /// Writes one field; `after_reading` it, so that what is written depends on what was there. If another client is
+    /// about to change the record, or has just changed it, the transaction is run again.
     fn update(&mut self, after_reading: bool) -> Result<()> {
         let key = self.choose_key();
-        let layout = self.workload.layout;
-        let number = self.generator.below(layout.fields as u64) as usize;
+        let number = self.generator.below(self.workload.layout.fields as u64) as usize;
         let version = self.generator.next();
+        let grown = loop {
+            match self.write_field(&key, (number, version), after_reading) {
+                Err(error) if is_conflict(&error) => thread::yield_now(),
+                written => break written?.ok_or_else(|| wrong(&key))?,
+            }
+        };
+        self.digests = self.digests.wrapping_add(grown);
+        Ok(())
+    }
+
+    /// Returns by how much the sum of the digests grows; nothing, if the record is wrong.
+    fn write_field(
+        &mut self,
+        key: &Key,
+        (number, version): (usize, u64),
+        after_reading: bool,
+    ) -> Result<Option<u64>> {
+        let layout = self.workload.layout;
         let mut transaction = self.session.begin(Access::Write)?;
         let copy = &mut self.record;
-        // By how much the sum of the digests grows; nothing, if the record is wrong.
         let grown = transaction.modify(RECORDS, key.bytes(), |record| {
             let mut version = version;
             let right = if after_reading {
@@ -269,9 +287,7 @@ impl<S: Session> Client<'_, S> {
             })
         })?;
         transaction.commit()?;
-        let grown = grown.flatten().ok_or_else(|| wrong(&key))?;
-        self.digests = self.digests.wrapping_add(grown);
-        Ok(())
+        Ok(grown.flatten())
     }
 
     fn insert(&mut self) -> Result<()> {
