@@ -20,11 +20,16 @@ pub(crate) struct Chain {
     pub versions: SmallVec<[Version; 1]>,
     /// Whether its key is kept among those of removed records.
     pub is_removed: bool,
+    /// It is to be cut when it has this many versions.
+    cut_at: u32,
 }
 
 impl Chain {
+    /// It is not cut before it has this many versions.
+    const CUT_AT_LEAST: u32 = 3;
+
     pub fn new(version: Version) -> Self {
-        Self { versions: SmallVec::from_buf([version]), is_removed: false }
+        Self { versions: SmallVec::from_buf([version]), is_removed: false, cut_at: Self::CUT_AT_LEAST }
     }
 
     pub fn first(&self) -> Option<&Before> {
@@ -65,7 +70,21 @@ impl Chain {
     pub fn drop_dead(&mut self, seen_by_all: u64) -> bool {
         let former = self.versions.len();
         drop_dead(&mut self.versions, seen_by_all);
-        self.versions.len() < former
+        let is_shorter = self.versions.len() < former;
+        if is_shorter {
+            self.cut_at = self.cut_at.min(self.twice());
+        }
+        is_shorter
+    }
+
+    /// Whether it is to be cut: it has twice as many versions as were left when it was last shortened. To cut it, the
+    /// open snapshots must be known, for which all threads ask at one place; so a hot record does not ask each time.
+    pub fn is_to_be_cut(&self) -> bool {
+        self.versions.len() >= self.cut_at as usize
+    }
+
+    fn twice(&self) -> u32 {
+        u32::try_from(2 * self.versions.len()).unwrap_or(u32::MAX).max(Self::CUT_AT_LEAST)
     }
 
     /// Joins versions, committed up to `now`, between which no snapshot was taken: no reader sees what lies between.
@@ -87,6 +106,7 @@ impl Chain {
                 std::mem::replace(&mut newer.before, older.before).give_up();
             }
         }
+        self.cut_at = self.twice();
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::ops::{Deref, DerefMut};
 use vellum_base::primitive::{
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, spin_loop,
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, spin_loop, thread,
 };
 
 /// The ranks, in the order in which locks are taken.
@@ -115,11 +115,17 @@ impl<T, const RANK: u8> OrderedMutex<T, RANK> {
     /// standard library's mutex does not spin once a thread sleeps, and then all that come go to sleep.
     #[cold]
     fn spin_or_wait(&self) -> MutexGuard<'_, T> {
-        /// How often it tries, each time after twice as many pauses up to `PAUSES_MAX`: some 10 to 20 us.
+        /// How often it tries, each time after twice as many pauses up to `PAUSES_MAX`: some 10 to 20 us. Then it lets
+        /// other threads run in between, which may have the lock.
         const TRIES: u32 = if cfg!(shuttle) { 0 } else { 14 };
+        const YIELDS: u32 = if cfg!(shuttle) { 0 } else { 64 };
         const PAUSES_MAX: u32 = 32;
-        for number in 0..TRIES {
-            (0..PAUSES_MAX.min(1 << number)).for_each(|_| spin_loop());
+        for number in 0..TRIES + YIELDS {
+            if number < TRIES {
+                (0..PAUSES_MAX.min(1 << number)).for_each(|_| spin_loop());
+            } else {
+                thread::yield_now();
+            }
             match self.0.try_lock() {
                 Ok(guard) => return guard,
                 Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),

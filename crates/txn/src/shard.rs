@@ -18,7 +18,7 @@ use vellum_base::PageId;
 use vellum_base::primitive::{AtomicUsize, Ordering};
 
 /// How many parts the table has.
-pub(crate) const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 128;
 
 /// The shard of the records with this hash.
 #[inline]

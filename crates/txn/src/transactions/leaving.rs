@@ -121,7 +121,7 @@ impl State {
     /// none have been pruned. Returns whether it has.
     fn join(&mut self, index: usize) -> bool {
         /// With fewer leftovers joining does not pay, unless large values can be freed.
-        const FEW: usize = if cfg!(test) { 2 } else { 64 };
+        const FEW: usize = if cfg!(test) { 2 } else { 1024 };
         let Some((.., newer)) = self.leftovers.get(index).filter(|_| index > 0) else { return false };
         if self.leftovers.len() <= FEW && newer.large().is_empty() {
             return false;

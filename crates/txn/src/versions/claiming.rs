@@ -115,7 +115,7 @@ impl Versions {
                     shard.grow(chain.weight());
                 }
                 self.note_removed(chain, is_removal);
-                Appended { is_first, is_long: is_first && chain.versions.len() > 2 }
+                Appended { is_first, is_long: is_first && chain.is_to_be_cut() }
             }
         };
         if commits_go {

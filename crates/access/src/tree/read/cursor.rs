@@ -16,6 +16,7 @@
 
 mod copy_size;
 mod entry;
+mod going_on;
 mod key;
 mod prepare;
 mod scan;
@@ -28,10 +29,10 @@ use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, 
 use crate::tree::read::record::{copy_records, value_in};
 use crate::tree::read::{
     read_ahead::ReadAhead,
-    seen_leaf::{SeenLeaf, resolve},
+    seen_leaf::{SeenLeaf, Wanted, resolve},
 };
 use crate::tree::{Tree, check_key};
-use copy_size::{FEW, GROUPS_BYTES, MAY_GO_ON, copy_size, leaves_beyond};
+use copy_size::{FEW, GROUPS_BYTES, MAY_GO_ON, copy_size, leaves_beyond, resolve_size};
 use key::CursorKey;
 use std::ops::Bound;
 use vellum_base::Bytes;
@@ -367,58 +368,6 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(landed)
     }
 
-    /// Goes from the end of a leaf to the next leaf in this direction, if that leaf has any part of the range.
-    fn go_on(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
-        let fence = self.key.cleared();
-        let view = self.leaf.view();
-        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
-        let more = match direction {
-            Direction::Forward => view.upper_fence(fence) && bound.is_none_or(|upper| &fence[..] < upper),
-            Direction::Backward => view.lower_fence(fence) && !self.is_before_range(&self.key),
-        };
-        if !more {
-            self.stand = match direction {
-                Direction::Forward => Stand::End,
-                Direction::Backward => Stand::Start,
-            };
-            return Ok(Fetched::End);
-        }
-        self.stand = Stand::After;
-        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
-        if may_wait && self.expected <= FEW {
-            return self.go_on_to_few(direction, sibling);
-        }
-        self.ahead.advance(&self.tree, (direction, may_wait), (&self.key, sibling), bound);
-        // A cursor that has come this far will read the next leaves too. Their headers are fetched first: translating a
-        // page's address takes longest, and the current leaf is copied meanwhile.
-        let far = self.groups >= GROUPS_BYTES.len();
-        if far {
-            self.fetch_header(direction, 3);
-            if self.groups == GROUPS_BYTES.len() {
-                self.fetch_header(direction, 2);
-            }
-        }
-        let landed = self.land(direction, sibling, may_wait)?;
-        if far && landed == Fetched::More {
-            self.fetch_contents(direction);
-        }
-        Ok(landed)
-    }
-
-    /// Goes to the next leaf if few entries are expected: prefetches into the cache only the leaves that hold them.
-    fn go_on_to_few(
-        &mut self,
-        direction: Direction,
-        sibling: Option<(P::Optimistic<'p>, usize)>,
-    ) -> Result<Fetched, AccessError> {
-        let leaves = self.expected.div_ceil(self.leaf.count().max(1));
-        if leaves > 1 {
-            self.fetch_header(direction, 2);
-        }
-        self.ahead.go_on(&self.tree, direction);
-        self.land_together(direction, (sibling, true), true)
-    }
-
     /// Goes to the cursor's leaf by `sibling` if that parent is unchanged, else down the tree. Copies records of it.
     fn land(
         &mut self,
@@ -451,7 +400,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
                     (towards, _) => towards,
                 };
                 if !tree.is_settled(&place.node) {
-                    let resolved = resolve(tree, &place.node, leaf)?;
+                    let wanted = Wanted::by(
+                        direction,
+                        towards,
+                        stand == Stand::After,
+                        resolve_size(*groups, *expected),
+                    );
+                    let resolved = resolve(tree, &place.node, leaf, &wanted)?;
                     let index = match towards {
                         Towards::First => 0,
                         Towards::Last => resolved.count(),

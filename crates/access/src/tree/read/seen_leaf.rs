@@ -5,14 +5,34 @@ use crate::blob::BlobReference;
 use crate::isolation::{Seen, SharedBytes, View};
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::Tree;
+use crate::tree::descend::{Direction, Towards};
 use std::ops::Bound;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
-/// The records of a leaf that a view sees, in key order. Records that the leaf itself holds are read from a copy of it.
+/// The records of a leaf, or of a part of it, that a view sees, in key order. Records that the leaf itself holds are
+/// read from a copy of it.
 #[derive(Default)]
 pub(super) struct SeenLeaf {
     entries: Vec<SeenEntry>,
+    part: LeafPart,
+}
+
+/// Which part of a leaf is resolved.
+#[derive(Clone, Copy, Default)]
+struct LeafPart {
+    /// Whether it begins where the leaf does.
+    has_start: bool,
+    /// The last slot, if it does not end where the leaf does.
+    last: Option<usize>,
+}
+
+/// Which part of a leaf is to be resolved: each record costs a search for its versions.
+pub(super) struct Wanted<'k> {
+    /// Only records whose keys are greater than this, or also equal to it if so it says.
+    pub from: Option<(&'k [u8], bool)>,
+    /// How many records of the leaf, at most.
+    pub most: usize,
 }
 
 enum SeenEntry {
@@ -27,18 +47,45 @@ enum EarlierValue {
     Large(BlobReference),
 }
 
+impl<'k> Wanted<'k> {
+    /// What a cursor wants that comes to a leaf by this way, stands `after` its key, and wants `most` records if it goes
+    /// forward.
+    pub fn by(direction: Direction, towards: Towards<'k>, after: bool, most: usize) -> Self {
+        match (direction, towards) {
+            (Direction::Forward, Towards::Key(key) | Towards::After(key)) => {
+                Self { from: Some((key, !after)), most }
+            }
+            (Direction::Forward, Towards::First) => Self { from: None, most },
+            _ => Self { from: None, most: usize::MAX },
+        }
+    }
+}
+
 impl SeenLeaf {
     /// What a view of the tree with this root sees of a leaf: of its records, and of those that were removed from it.
     /// The leaf was copied as a whole, and is validated afterwards.
     ///
     /// # Errors
     /// If a version cannot be read.
-    pub fn of(view: &View<'_>, root: PageId, leaf: &LeafCopy) -> Result<Self, PoolError> {
+    pub fn of(
+        view: &View<'_>,
+        root: PageId,
+        leaf: &LeafCopy,
+        Wanted { from, most }: &Wanted<'_>,
+    ) -> Result<Self, PoolError> {
         let isolation = view.isolation;
         let nodes = leaf.view();
-        let mut removed = if isolation.has_removed() { removed(view, root, nodes)? } else { Vec::new() };
+        let first = from.map_or(0, |(key, with_equal)| {
+            let find = nodes.find(key);
+            find.index + usize::from(find.found && !with_equal)
+        });
+        let end = first.saturating_add(*most).min(leaf.count());
+        let part =
+            LeafPart { has_start: from.is_none(), last: end.checked_sub(1).filter(|_| end < leaf.count()) };
+        let mut removed =
+            if isolation.has_removed() { removed(view, root, nodes, *from, part.last)? } else { Vec::new() };
         let mut removed = removed.drain(..).peekable();
-        let (mut entries, mut key) = (Vec::with_capacity(leaf.count()), Vec::new());
+        let (mut entries, mut key) = (Vec::with_capacity(end - first), Vec::new());
         let earlier = |key: &[u8], entries: &mut Vec<SeenEntry>| {
             let value = match isolation.seen(root, key)? {
                 Seen::Leaf => return Ok::<_, PoolError>(false),
@@ -49,7 +96,7 @@ impl SeenLeaf {
             entries.push(SeenEntry::Earlier { key: key.into(), value });
             Ok(true)
         };
-        for slot in 0..leaf.count() {
+        for slot in first..end {
             key.clear();
             nodes.append_key(slot, &mut key);
             while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
@@ -64,7 +111,20 @@ impl SeenLeaf {
         for removed in removed {
             earlier(&removed, &mut entries)?;
         }
-        Ok(Self { entries })
+        Ok(Self { entries, part })
+    }
+
+    /// Whether the leaf has more in this direction that was not resolved.
+    pub fn has_more(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Forward => self.part.last.is_some(),
+            Direction::Backward => !self.part.has_start,
+        }
+    }
+
+    /// The last slot of the leaf that was resolved, if there are more after it.
+    pub fn last_before_more(&self) -> Option<usize> {
+        self.part.last
     }
 
     pub fn count(&self) -> usize {
@@ -105,18 +165,19 @@ impl SeenLeaf {
     }
 }
 
-/// Copies a leaf as a whole, and resolves it.
+/// Copies a leaf as a whole, and resolves what is wanted of it.
 #[inline(never)]
 pub(super) fn resolve<'p, P: Pager>(
     tree: &Tree<'p, P>,
     node: &P::Optimistic<'p>,
     leaf: &mut LeafCopy,
+    wanted: &Wanted<'_>,
 ) -> Result<SeenLeaf, Interrupt> {
     leaf.copy_all(NodeView::new(node.bytes()));
     // So that the view is asked for keys, and not for a mixture of what the leaf held at several moments.
     node.validate()?;
-    let seen =
-        tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).transpose()?.unwrap_or_default();
+    let of = |view| SeenLeaf::of(view, tree.root, leaf, wanted);
+    let seen = tree.view.as_ref().map(of).transpose()?.unwrap_or_default();
     if tree.is_ended() {
         return Err(PoolError::Cancelled.into());
     }
@@ -124,10 +185,29 @@ pub(super) fn resolve<'p, P: Pager>(
     Ok(seen)
 }
 
-/// The keys covered by a leaf whose records were removed, and which some snapshot may see.
-fn removed(view: &View<'_>, root: PageId, leaf: NodeView<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
+/// The keys covered by a leaf, or by the part of it that is wanted, whose records were removed, and which some snapshot
+/// may see.
+fn removed(
+    view: &View<'_>,
+    root: PageId,
+    leaf: NodeView<&[u8]>,
+    from: Option<(&[u8], bool)>,
+    last: Option<usize>,
+) -> Result<Vec<Box<[u8]>>, PoolError> {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
-    let lower = if leaf.lower_fence(&mut lower) { Bound::Excluded(&lower[..]) } else { Bound::Unbounded };
-    let upper = if leaf.upper_fence(&mut upper) { Bound::Included(&upper[..]) } else { Bound::Unbounded };
+    let lower = match from {
+        Some((key, true)) => Bound::Included(key),
+        Some((key, false)) => Bound::Excluded(key),
+        None if leaf.lower_fence(&mut lower) => Bound::Excluded(&lower[..]),
+        None => Bound::Unbounded,
+    };
+    let upper = match last {
+        Some(slot) => {
+            leaf.append_key(slot, &mut upper);
+            Bound::Included(&upper[..])
+        }
+        None if leaf.upper_fence(&mut upper) => Bound::Included(&upper[..]),
+        None => Bound::Unbounded,
+    };
     view.isolation.removed(root, lower, upper)
 }

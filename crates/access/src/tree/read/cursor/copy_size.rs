@@ -53,6 +53,16 @@ pub(super) fn copy_size(
     (records * 4 < reach.1 * 3).then_some(CopySize::Records(records))
 }
 
+/// How many records of a leaf a cursor resolves that comes to it: those of its first groups, or as many as are expected,
+/// and from then on all.
+pub(super) fn resolve_size(groups: usize, expected: usize) -> usize {
+    const RECORDS: [usize; 2] = [12, 48];
+    if (1..=FEW).contains(&expected) {
+        return expected;
+    }
+    RECORDS.get(groups).copied().unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
