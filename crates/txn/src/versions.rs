@@ -9,8 +9,8 @@
 //!
 //! Versions are dead as soon as no snapshot needs them: when the transaction ends, if no other is open, otherwise when
 //! those have ended that were open then. Large transactions take theirs out then; small ones leave them to later
-//! claims: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has no more entries than there
-//! are snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB
+//! claims: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has about twice as many entries as
+//! there are snapshots, at most (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB
 //! 2020).
 //!
 //! What memory has no room for goes to a file: see [`generations`](crate::generations). Old snapshots are served from

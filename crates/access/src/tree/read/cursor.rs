@@ -16,10 +16,10 @@
 
 mod copy_size;
 mod entry;
-mod going_on;
 mod key;
 mod prepare;
 mod scan;
+mod stand;
 
 pub use entry::{CursorPosition, Entry};
 
@@ -34,8 +34,8 @@ use crate::tree::read::{
 use crate::tree::{Tree, check_key};
 use copy_size::{FEW, GROUPS_BYTES, MAY_GO_ON, copy_size, leaves_beyond, resolve_size};
 use key::CursorKey;
+use stand::{Stand, end_in, key_of, towards};
 use std::ops::Bound;
-use vellum_base::Bytes;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// Walks the entries of a range in both directions.
@@ -91,19 +91,6 @@ pub struct Cursor<'p, P: Pager + 'p> {
     in_place: bool,
     /// Such a leaf, until it is shown.
     latched: Option<P::Shared<'p>>,
-}
-
-/// Between which keys a cursor stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stand {
-    /// At the beginning of the range.
-    Start,
-    /// At the end of the range.
-    End,
-    /// Right before the cursor's key, which need not be in the tree.
-    Before,
-    /// Right after the cursor's key.
-    After,
 }
 
 /// The result of an attempt to fetch records.
@@ -368,6 +355,73 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(landed)
     }
 
+    /// Goes from the end of a leaf to the next leaf in this direction, if that leaf has any part of the range.
+    fn go_on(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
+        if self.seen.as_ref().is_some_and(|seen| seen.has_more(direction)) {
+            return self.resolve_more(direction, may_wait);
+        }
+        let fence = self.key.cleared();
+        let view = self.leaf.view();
+        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
+        let more = match direction {
+            Direction::Forward => view.upper_fence(fence) && bound.is_none_or(|upper| &fence[..] < upper),
+            Direction::Backward => view.lower_fence(fence) && !self.is_before_range(&self.key),
+        };
+        if !more {
+            self.stand = match direction {
+                Direction::Forward => Stand::End,
+                Direction::Backward => Stand::Start,
+            };
+            return Ok(Fetched::End);
+        }
+        self.stand = Stand::After;
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
+        if may_wait && self.expected <= FEW {
+            return self.go_on_to_few(direction, sibling);
+        }
+        self.ahead.advance(&self.tree, (direction, may_wait), (&self.key, sibling), bound);
+        // A cursor that has come this far will read the next leaves too. Their headers are fetched first: translating a
+        // page's address takes longest, and the current leaf is copied meanwhile.
+        let far = self.groups >= GROUPS_BYTES.len();
+        if far {
+            self.fetch_header(direction, 3);
+            if self.groups == GROUPS_BYTES.len() {
+                self.fetch_header(direction, 2);
+            }
+        }
+        let landed = self.land(direction, sibling, may_wait)?;
+        if far && landed == Fetched::More {
+            self.fetch_contents(direction);
+        }
+        Ok(landed)
+    }
+
+    /// Resolves more of the leaf, which may have changed meanwhile.
+    fn resolve_more(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
+        if direction == Direction::Forward
+            && let Some(slot) = self.seen.as_ref().and_then(|seen| seen.last_before_more())
+        {
+            self.leaf.view().append_key(slot, self.key.cleared());
+            self.stand = Stand::After;
+        }
+        self.leave();
+        self.arrive(direction, may_wait)
+    }
+
+    /// Goes to the next leaf if few entries are expected: prefetches into the cache only the leaves that hold them.
+    fn go_on_to_few(
+        &mut self,
+        direction: Direction,
+        sibling: Option<(P::Optimistic<'p>, usize)>,
+    ) -> Result<Fetched, AccessError> {
+        let leaves = self.expected.div_ceil(self.leaf.count().max(1));
+        if leaves > 1 {
+            self.fetch_header(direction, 2);
+        }
+        self.ahead.go_on(&self.tree, direction);
+        self.land_together(direction, (sibling, true), true)
+    }
+
     /// Goes to the cursor's leaf by `sibling` if that parent is unchanged, else down the tree. Copies records of it.
     fn land(
         &mut self,
@@ -527,29 +581,5 @@ impl<'p, P: Pager> Cursor<'p, P> {
     fn damaged(&self) -> AccessError {
         let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
-    }
-}
-
-/// The way to the leaf in which a cursor with this direction stands.
-fn towards(stand: Stand, direction: Direction, key: &[u8]) -> Towards<'_> {
-    match (stand, direction) {
-        (Stand::Start, _) => Towards::First,
-        (Stand::End, _) => Towards::Last,
-        (Stand::After, Direction::Forward) => Towards::After(key),
-        _ => Towards::Key(key),
-    }
-}
-
-/// The slot of a leaf at which a range ends; the greatest number if the range extends beyond the leaf.
-fn end_in<B: Bytes>(leaf: NodeView<B>, upper: &Bound<Vec<u8>>) -> usize {
-    let Some(key) = key_of(upper).filter(|key| !leaf.ends_before(key)) else { return usize::MAX };
-    let find = leaf.find(key);
-    find.index + usize::from(find.found && matches!(upper, Bound::Included(_)))
-}
-
-fn key_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
     }
 }
