@@ -297,6 +297,7 @@ fn nothing_grows_that_undo_may_have_no_room_for() {
         assert!(matches!(pool.admit_growth(0), Err(PoolError::KeptForUndo)), "{limit:?}");
         assert!(matches!(pool.admit_growth(6), Err(PoolError::KeptForUndo)), "{limit:?}");
         pool.admit_growth(7).unwrap();
+        pool.cut();
         assert!(pool.undo_space().is_scarce(), "others do not know that");
         full.free(7);
         full.world.pool.admit_growth(0).unwrap();

@@ -133,7 +133,8 @@ impl Storage {
     /// How many pages a file with so many, of which some are free, must hold for what is kept for undo.
     pub(crate) fn end_for_undo(&self, end: u64, free: u64) -> u64 {
         let kept = self.undo.kept();
-        self.undo.assure(kept);
+        // What is beyond may be cut off.
+        self.undo.assure(self.undo.assured().min(kept));
         end + kept.saturating_sub(free)
     }
 
