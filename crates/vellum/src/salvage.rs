@@ -18,7 +18,7 @@ use vellum_access::{AccessError, Salvaged, Tree};
 use vellum_base::{Extent, PageId, io_causes};
 use vellum_pool::{Pool, PoolError, PoolFile, Remains};
 use vellum_txn::{LogError, TxnError, is_segment};
-use vellum_vm::{CreateMode, Directory, File, OverlayFile};
+use vellum_vm::{CreateMode, Directory, File, OverlayFile, shows_damage};
 
 /// A database that is only inspected, whatever state it is in. See [`Salvage::open`].
 pub struct Salvage {
@@ -106,7 +106,7 @@ impl Salvage {
     ///
     /// # Errors
     /// If there is no such file, it is not a database, or another process has it open for writing; if the system denies
-    /// permission for its log, or memory.
+    /// permission for its log, memory, or descriptors.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = Arc::new(open_base(path, options)?);
@@ -178,7 +178,7 @@ impl Salvage {
         let rebuilt: Arc<dyn File> = Arc::new(OverlayFile::over(file.clone()).map_err(failed)?);
         remains.rebuild(&*rebuilt, std::mem::take(&mut scan.extents), catalog)?;
         let has_log = match log.names() {
-            Err(source) if is_refusal(&source) => return Err(log_error(source)),
+            Err(source) if !shows_damage(&source) => return Err(log_error(source)),
             names => names.is_ok_and(|names| names.iter().any(|name| is_segment(name))),
         };
         let mut salvage = match Self::open_known(&rebuilt, log, options) {
@@ -376,14 +376,10 @@ fn in_parts(tree: &Tree<'_, Pool>, key: &[u8]) -> Option<Vec<u8>> {
     (done == length).then_some(value)
 }
 
-/// Whether the log is perhaps whole, and only cannot be read now: the system denies permission, or memory. What a device
-/// fails to read counts as damaged.
+/// Whether the log is perhaps whole, and only cannot be read now, because the system denies permission, memory or
+/// descriptors. What a device fails to read counts as damaged.
 fn is_refused(error: &Error) -> bool {
-    io_causes(error).any(is_refusal)
-}
-
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::OutOfMemory)
+    io_causes(error).any(|cause| !shows_damage(cause))
 }
 
 fn log_error(source: io::Error) -> Error {

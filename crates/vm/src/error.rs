@@ -94,7 +94,7 @@ pub enum VmError {
     },
 
     /// A file could not be opened or prepared.
-    #[error("cannot {action} {}: {source}", shown(path))]
+    #[error("cannot {action} {}: {source}{}", shown(path), advice(source))]
     Open {
         /// The file or directory.
         path: PathBuf,
@@ -173,6 +173,50 @@ impl VmError {
     }
 }
 
+/// What to do about an error of opening a file or a directory, as the end of the sentence that tells the error. Empty if
+/// the error says enough.
+pub fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            ". This process may have no more files open: raise that limit (`ulimit -n`, RLIMIT_NOFILE), and try again"
+        }
+        Some(libc::ENFILE) => {
+            ". This system may have no more files open: close other programs, or raise that limit (sysctl fs.file-max), and \
+             try again"
+        }
+        _ => "",
+    }
+}
+
+/// Whether an error of opening, listing or reading files may mean that something is missing or damaged. All other errors
+/// mean that the system does not give now what may be whole: for want of descriptors, memory, room or permission.
+pub fn shows_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        Interrupted, OutOfMemory, PermissionDenied, QuotaExceeded, ResourceBusy, StorageFull, TimedOut,
+        WouldBlock,
+    };
+    match error.raw_os_error() {
+        Some(number) => matches!(
+            number,
+            // What devices and file systems report of data that they have lost.
+            libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO
+            // Something is missing, or something else has its place.
+            | libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ELOOP | libc::ENXIO
+        ),
+        None => !matches!(
+            error.kind(),
+            Interrupted
+                | OutOfMemory
+                | PermissionDenied
+                | QuotaExceeded
+                | ResourceBusy
+                | StorageFull
+                | TimedOut
+                | WouldBlock
+        ),
+    }
+}
+
 /// The process or handle that has a file open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -197,5 +241,33 @@ impl fmt::Display for LockHolder {
             Self::Process { process, name } => write!(f, "process {process} ({name})"),
             Self::Unknown => f.write_str("another process, or another handle in this one,"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_for_want_of_descriptors_says_what_to_do_and_is_no_damage() {
+        let open = |number| VmError::Open {
+            path: "file".into(),
+            action: "open for reading",
+            source: io::Error::from_raw_os_error(number),
+        };
+        assert!(open(libc::EMFILE).to_string().contains("raise that limit (`ulimit -n`, RLIMIT_NOFILE)"));
+        assert!(open(libc::ENFILE).to_string().contains("fs.file-max"));
+        assert_eq!(
+            open(libc::EIO).to_string(),
+            "cannot open for reading file: Input/output error (os error 5)"
+        );
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOSPC, libc::EDQUOT, libc::EACCES, libc::ENOMEM] {
+            assert!(!shows_damage(&io::Error::from_raw_os_error(number)), "{number}");
+        }
+        for number in [libc::EIO, libc::ENOENT, libc::ENOTDIR] {
+            assert!(shows_damage(&io::Error::from_raw_os_error(number)), "{number}");
+        }
+        assert!(shows_damage(&io::ErrorKind::UnexpectedEof.into()));
+        assert!(!shows_damage(&io::ErrorKind::OutOfMemory.into()));
     }
 }

@@ -266,14 +266,14 @@ impl Directory for OverlayDirectory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut files = self.lock();
-        self.find(&mut files, name).map_err(|error| as_io(&error))?;
+        self.find(&mut files, name).map_err(as_io)?;
         files.insert(name.to_owned(), None);
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut files = self.lock();
-        let file = self.find(&mut files, from).map_err(|error| as_io(&error))?;
+        let file = self.find(&mut files, from).map_err(as_io)?;
         files.insert(from.to_owned(), None);
         files.insert(to.to_owned(), Some(file));
         Ok(())
@@ -284,10 +284,10 @@ impl Directory for OverlayDirectory {
     }
 }
 
-fn as_io(error: &VmError) -> io::Error {
+fn as_io(error: VmError) -> io::Error {
     match error {
-        VmError::Open { source, .. } => source.kind().into(),
-        other => io::Error::other(other.to_string()),
+        VmError::Open { source, .. } => source,
+        other => io::Error::other(other),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use vellum_base::Lsn;
-use vellum_vm::VmError;
+use vellum_vm::{VmError, advice};
 
 /// Why the log could not be archived, or its archive could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum ArchiveError {
         source: io::Error,
     },
     /// The archive cannot be read.
-    #[error("cannot read the archive of the log: {source}")]
+    #[error("cannot read the archive of the log: {source}{}", advice(source))]
     Read {
         /// What the system reports.
         source: io::Error,

@@ -3,7 +3,7 @@
 use crate::{ArchiveError, HeldLog};
 use std::{io, sync::Arc};
 use vellum_base::Lsn;
-use vellum_vm::VmError;
+use vellum_vm::{VmError, advice};
 
 /// Why the log could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum LogError {
     Open(#[from] VmError),
 
     /// Segments could not be listed, read, renamed or removed.
-    #[error("cannot {action} of the log: {source}")]
+    #[error("cannot {action} of the log: {source}{}", advice(source))]
     Files {
         /// What was being done.
         action: &'static str,

@@ -35,6 +35,7 @@ mod paths;
 mod plain_tables;
 mod points;
 mod recovery;
+mod refused_logs;
 mod reservations;
 mod restored_logs;
 mod salvage;
