@@ -77,7 +77,8 @@ impl Inner {
         Err(not_removed(file, io::Error::other(why)))
     }
 
-    /// Whether the archive is known to have the log of this database, and not that of another copy of it.
+    /// Whether the archive is known to have the log of this database, or nothing yet, and not the log of another copy of
+    /// it.
     ///
     /// # Errors
     /// If that cannot be found out.
@@ -94,11 +95,11 @@ impl Inner {
         }
         let is_of_another =
             |error: &ArchiveError| matches!(error, ArchiveError::Diverged { .. } | ArchiveError::Foreign);
-        match archived {
-            Err(TxnError::Log(LogError::Archive(error))) if is_of_another(&error) => Ok(false),
-            Err(error) if !archive.last().is_ok_and(|last| last.is_none()) => Err(error.into()),
-            // There is nothing in it.
-            _ => Ok(false),
+        match (archived, archive.last()) {
+            (Err(TxnError::Log(LogError::Archive(error))), _) if is_of_another(&error) => Ok(false),
+            // There is nothing in it. What the close adds is this database's.
+            (_, Ok(None)) => Ok(true),
+            (archived, _) => Ok(archived.map(|_| false)?),
         }
     }
 }
@@ -110,6 +111,8 @@ fn not_removed(path: &Path, source: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use crate::{Database, ErrorKind, Options};
+    use std::sync::Arc;
+    use vellum_vm::{Directory as _, FileOperation, SimulatedDisk};
 
     #[test]
     fn what_is_discarded_is_gone_and_so_is_what_was_archived() {
@@ -129,6 +132,31 @@ mod tests {
             database.discard().unwrap();
             assert!(!path("data").exists() && !path("data-log").exists());
             assert_eq!(std::fs::read_dir(path("archive")).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_a_close_archives_after_a_passing_failure_is_gone_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 30);
+        for operation in
+            [FileOperation::Name, FileOperation::Resize, FileOperation::Write, FileOperation::Sync]
+        {
+            for nth in 1..=3 {
+                let (path, parts) = (folder.path().join("data"), SimulatedDisk::new(1));
+                let archived = options.clone().log_archive_in(Arc::new(parts.clone()));
+                let database = Database::create(&path, &archived).unwrap();
+                database.create_table("table").unwrap().put("key", "value").unwrap();
+                parts.fail_nth_of(operation, nth);
+                let discarded = database.discard();
+                assert!(discarded.is_ok() || nth > 1, "{operation}: {}", discarded.unwrap_err());
+                if discarded.is_err() {
+                    Database::open(&path, &options).unwrap().discard().unwrap();
+                    continue;
+                }
+                assert_eq!(parts.names().unwrap(), [""; 0], "{operation} {nth}");
+                assert!(!path.exists());
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{collections::VecDeque, io, sync::Arc};
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, VmError};
 
 /// The name of a file while it is written.
 const UNFINISHED: &str = "log.unfinished";
@@ -112,7 +112,18 @@ impl Archive {
         for part in self.parts()?.iter().rev() {
             self.directory.remove(&part.name()).map_err(write_error)?;
         }
+        self.remove_unfinished()?;
         self.directory.sync().map_err(write_error)
+    }
+
+    /// Removes what a failed copy has left, unless another process is writing it.
+    fn remove_unfinished(&self) -> Result<(), ArchiveError> {
+        let _locked = match self.directory.open(UNFINISHED, &FileOptions::default()) {
+            Err(VmError::Locked { .. }) => return Ok(()),
+            Err(VmError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        self.directory.remove(UNFINISHED).map_err(write_error)
     }
 
     /// The names of the parts. They have 16 hexadecimal digits, so their order is that of the log.
