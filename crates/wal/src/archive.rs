@@ -7,6 +7,7 @@
 use crate::{
     ArchiveError, ArchivedPart, Record,
     archive_format::{PREFIX, name_at},
+    files::file_options,
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
     segment::{EndBefore, salt},
 };
@@ -118,7 +119,7 @@ impl Archive {
 
     /// Removes what a failed copy has left, unless another process is writing it.
     fn remove_unfinished(&self) -> Result<(), ArchiveError> {
-        let _locked = match self.directory.open(UNFINISHED, &FileOptions::default()) {
+        let _locked = match self.directory.open(UNFINISHED, &file_options(CreateMode::OpenExisting)) {
             Err(VmError::Locked { .. }) => return Ok(()),
             Err(VmError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened?,
@@ -159,7 +160,7 @@ impl Archive {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Arc<dyn File>, ArchiveError> {
-        let options = FileOptions { read_only: true, ..FileOptions::default() };
+        let options = FileOptions { read_only: true, ..file_options(CreateMode::OpenExisting) };
         Ok(self.directory.open(name, &options)?)
     }
 
@@ -183,8 +184,7 @@ impl Archive {
         let mut part = source.part;
         let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
         part.follows = former.map_or(follows, |former| former.follows);
-        let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
-        let file = self.directory.open(UNFINISHED, &options)?;
+        let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
         let mut page = AlignedBuffer::new(CHUNK_BYTES);
         let mut sum = ChecksumStream::default();
         let bytes = (part.end.0 - part.start.0).next_multiple_of(PAGE_SIZE as u64);

@@ -9,12 +9,12 @@ use crate::{
     ArchiveError, ArchiveReader, ArchivedPart, LogError, LogOptions, LogReader,
     archive::{copy, diverged, may_follow},
     archive_format::name_at,
-    files::LogFiles,
+    files::{LogFiles, file_options},
     segment::{self, SegmentHeader},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, FileOptions, OverlayDirectory};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, OverlayDirectory};
 
 impl ArchiveReader {
     /// Reads on in the log in a directory, once the archive has been read to its end. Changes nothing there.
@@ -85,8 +85,7 @@ impl ArchiveReader {
             previous_end: part.follows.0,
             previous_checksum,
         };
-        let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
-        let target = directory.open(&segment::name(number), &options)?;
+        let target = directory.open(&segment::name(number), &file_options(CreateMode::OpenOrCreate))?;
         let source = self.archive().open(&part.name())?;
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());

@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, IoEngine};
 
 /// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
 /// device writes about this many bytes. So writing them twice pays if syncs bring no more than that, and not in a log
@@ -284,8 +284,10 @@ pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Res
     remove().map_err(|source| LogError::Files { action: "remove the segments", source })
 }
 
-fn file_options(create: CreateMode) -> FileOptions {
-    FileOptions { create, ..FileOptions::default() }
+/// How the files of a log and of its archive are opened. They are read and written by single requests, which need no ring
+/// of io_uring; each ring would take another descriptor of the process.
+pub(crate) fn file_options(create: CreateMode) -> FileOptions {
+    FileOptions { create, engine: Some(IoEngine::Pread), ..FileOptions::default() }
 }
 
 fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {

@@ -3,12 +3,13 @@
 
 use crate::{
     LogError, LogOptions,
+    files::file_options,
     frame::{FrameHeader, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX, frame_bytes, seed},
     segment::{Geometry, SegmentHeader, name, salt},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The timeline of such a log; the database that is recovered from it continues with the next one.
@@ -156,8 +157,7 @@ impl<'d> LogRebuilder<'d> {
 
 /// Makes the file of a segment, with all its room.
 fn make(directory: &dyn Directory, number: u64, geometry: Geometry) -> Result<Arc<dyn File>, LogError> {
-    let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
-    let file = directory.open(&name(number), &options)?;
+    let file = directory.open(&name(number), &file_options(CreateMode::CreateNew))?;
     file.grow(geometry.segment_bytes).map_err(|source| LogError::NoRoom { source, held: None })?;
     Ok(file)
 }

@@ -9,7 +9,7 @@ use crate::{TxnError, backup_error::BackupError};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_pool::PoolError;
-use vellum_vm::{CreateMode, Directory, File, FileOptions};
+use vellum_vm::{CreateMode, Directory, File, FileOptions, IoEngine};
 
 /// Writes a full backup, and increments in order, to an empty file, and the log to a directory that must hold none.
 /// Opening the file recovers it. With a point in time the log leads there, in segments of `segment_bytes`. `progress`
@@ -112,7 +112,9 @@ fn write_pages(file: &dyn File, places: &[(u64, u64)], bytes: &[u8], pages: u64)
 }
 
 fn make_segment(log: &dyn Directory, number: u64, bytes: u64) -> Result<Arc<dyn File>, TxnError> {
-    let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+    // Without a ring, which would take another descriptor for each segment.
+    let engine = Some(IoEngine::Pread);
+    let options = FileOptions { create: CreateMode::CreateNew, engine, ..FileOptions::default() };
     let segment = log.open(&vellum_wal::segment_name(number), &options).map_err(BackupError::Open)?;
     segment.grow(bytes).map_err(|source| BackupError::Write { source })?;
     Ok(segment)
