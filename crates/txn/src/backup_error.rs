@@ -19,6 +19,26 @@ pub enum BackupError {
         /// What the system reports.
         source: io::Error,
     },
+    /// The restored database cannot be written.
+    #[error(
+        "cannot write the restored database: {source}. What was written of it is removed; make room, or name another place, and \
+         try again"
+    )]
+    WriteRestored {
+        /// What the system reports.
+        source: io::Error,
+    },
+    /// The file is whole and durable and has its name, but the name may be lost with the power.
+    #[error(
+        "{name} is there and whole, but whether its name is durable is unknown: {source}. Sync the file system (`sync`); if a \
+         failure of the power takes the name away before, the whole file is called {name}.unfinished, and needs to be renamed"
+    )]
+    NameNotDurable {
+        /// Its name.
+        name: String,
+        /// What the system reports.
+        source: io::Error,
+    },
     /// The backup cannot be read.
     #[error("cannot read the backup: {source}")]
     Read {

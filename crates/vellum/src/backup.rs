@@ -7,7 +7,7 @@ use crate::{
     Database, Error, Options, Recovery, Result,
     log_place::{self, LogPlace},
     nested::{Mark, Work},
-    unfinished::{Kind, Target, write_error},
+    unfinished::{Kind, Target},
 };
 use std::{io, path::Path, sync::Arc, time::SystemTime};
 use vellum_base::Lsn;
@@ -411,7 +411,7 @@ fn check_restorable(backups: &[Backup], options: &Options, how: &RestoreOptions<
 fn segments(log: &dyn Directory) -> Result<Vec<String>> {
     let names = match log.names() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        names => names.map_err(write_error)?,
+        names => names.map_err(|error| Kind::Database.write_error(error))?,
     };
     Ok(names.into_iter().filter(|name| vellum_txn::is_segment(name)).collect())
 }
@@ -419,7 +419,7 @@ fn segments(log: &dyn Directory) -> Result<Vec<String>> {
 /// Removes the segments left by an interrupted attempt.
 fn remove_segments(log: &dyn Directory) -> Result<()> {
     let segments = segments(log)?;
-    segments.iter().try_for_each(|name| log.remove(name)).map_err(write_error)
+    segments.iter().try_for_each(|name| log.remove(name)).map_err(|error| Kind::Database.write_error(error))
 }
 
 fn read_only() -> FileOptions {

@@ -457,7 +457,11 @@ impl Error {
 
 fn backup_kind(error: &BackupError) -> ErrorKind {
     match error {
-        BackupError::Write { source } | BackupError::Read { source } if is_full(source) => {
+        BackupError::Write { source }
+        | BackupError::WriteRestored { source }
+        | BackupError::Read { source }
+            if is_full(source) =>
+        {
             ErrorKind::OutOfSpace
         }
         BackupError::Full => ErrorKind::OutOfSpace,

@@ -43,6 +43,14 @@ impl Kind {
             Self::Database => (32, b"VELLUMDB"),
         }
     }
+
+    /// The error of writing it.
+    pub fn write_error(self, source: io::Error) -> Error {
+        Error::Backup(match self {
+            Self::Backup => BackupError::Write { source },
+            Self::Database => BackupError::WriteRestored { source },
+        })
+    }
 }
 
 /// Where a file is to be made.
@@ -99,7 +107,9 @@ impl Target {
     pub fn refuse_if_there(&self) -> Result<()> {
         let is_there = match &self.place {
             Some(place) => std::fs::symlink_metadata(&place.path).is_ok(),
-            None => self.directory.names().map_err(write_error)?.contains(&self.name),
+            None => {
+                self.directory.names().map_err(|error| self.kind.write_error(error))?.contains(&self.name)
+            }
         };
         if is_there { Err(self.exists()) } else { Ok(()) }
     }
@@ -139,7 +149,7 @@ impl Target {
             }
         }
         let source = io::Error::other("other attempts made and removed it again and again");
-        Err(write_error(source))
+        Err(self.kind.write_error(source))
     }
 
     fn not_opened(&self, error: VmError) -> Error {
@@ -177,7 +187,7 @@ impl Target {
             return Err(self.unfinished_exists());
         }
         if has_its_name(&*file) {
-            self.directory.remove(&name).map_err(write_error)?;
+            self.directory.remove(&name).map_err(|error| self.kind.write_error(error))?;
         }
         Ok(())
     }
@@ -205,7 +215,8 @@ impl<'t> Unfinished<'t> {
         self.clean = Some(Box::new(clean));
     }
 
-    /// Gives the complete and durable file its name, if nothing has that name.
+    /// Gives the complete and durable file its name, if nothing has that name. If only the name cannot be made durable, the
+    /// file stays.
     pub fn finish(mut self) -> Result<()> {
         let target = self.target;
         if !has_its_name(&*self.file) {
@@ -213,7 +224,7 @@ impl<'t> Unfinished<'t> {
                 "{} was moved or removed while it was made",
                 target.shown_unfinished().display()
             ));
-            return Err(write_error(source));
+            return Err(target.kind.write_error(source));
         }
         let renamed = match &target.place {
             Some(place) => rename_new(&place.unfinished, &place.path),
@@ -221,10 +232,13 @@ impl<'t> Unfinished<'t> {
         };
         renamed.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => target.exists(),
-            _ => write_error(error),
+            _ => target.kind.write_error(error),
         })?;
         self.is_finished = true;
-        target.directory.sync().map_err(write_error)
+        target.directory.sync().map_err(|source| {
+            let name = target.shown().display().to_string();
+            Error::Backup(BackupError::NameNotDurable { name, source })
+        })
     }
 }
 
@@ -300,10 +314,40 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-pub(crate) fn write_error(source: io::Error) -> Error {
-    Error::Backup(BackupError::Write { source })
-}
-
 fn read_error(source: io::Error) -> Error {
     Error::Backup(BackupError::Read { source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vellum_vm::{FileOperation, SimulatedDisk};
+
+    #[test]
+    fn a_name_that_is_not_durable_is_told_as_that() {
+        for kind in [Kind::Backup, Kind::Database] {
+            let disk = SimulatedDisk::new(1);
+            let target = Target::within(Arc::new(disk.clone()), "made", kind);
+            let made = target.make(&FileOptions::default(), &|| Ok(())).unwrap();
+            disk.fail_nth_of(FileOperation::Sync, 1);
+            let error = made.finish().unwrap_err();
+            assert!(matches!(error, Error::Backup(BackupError::NameNotDurable { .. })), "{error}");
+            assert!(error.to_string().starts_with("made is there and whole"), "{error}");
+            assert_eq!(disk.names().unwrap(), ["made"]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_by_its_kind() {
+        for (kind, wanted) in
+            [(Kind::Backup, "write the backup"), (Kind::Database, "write the restored database")]
+        {
+            let disk = SimulatedDisk::new(1);
+            let target = Target::within(Arc::new(disk.clone()), "made", kind);
+            let made = target.make(&FileOptions::default(), &|| Ok(())).unwrap();
+            disk.fail_nth_of(FileOperation::Name, 1);
+            let error = made.finish().unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub fn restore(
                 if progress(done, total) { Ok(()) } else { Err(BackupError::Stopped.into()) }
             }
             Part::Log((number, offset), bytes) if has_log => {
-                let failed = |source| BackupError::Write { source };
+                let failed = |source| BackupError::WriteRestored { source };
                 let segment = match segments.get(&number) {
                     Some(segment) => segment,
                     None => {
@@ -55,9 +55,9 @@ pub fn restore(
         })?;
     }
     for segment in segments.values() {
-        segment.sync().map_err(|source| BackupError::Write { source })?;
+        segment.sync().map_err(|source| BackupError::WriteRestored { source })?;
     }
-    log.sync().map_err(|source| BackupError::Write { source })?;
+    log.sync().map_err(|source| BackupError::WriteRestored { source })?;
     let replayed =
         point.map(|(point, segment_bytes)| replay((last, point), file, log, segment_bytes)).transpose()?;
     let end = replayed.map_or(last.file_pages(), |(_, end)| end);
@@ -116,6 +116,6 @@ fn make_segment(log: &dyn Directory, number: u64, bytes: u64) -> Result<Arc<dyn 
     let engine = Some(IoEngine::Pread);
     let options = FileOptions { create: CreateMode::CreateNew, engine, ..FileOptions::default() };
     let segment = log.open(&vellum_wal::segment_name(number), &options).map_err(BackupError::Open)?;
-    segment.grow(bytes).map_err(|source| BackupError::Write { source })?;
+    segment.grow(bytes).map_err(|source| BackupError::WriteRestored { source })?;
     Ok(segment)
 }
