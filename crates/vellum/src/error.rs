@@ -53,9 +53,11 @@ pub enum Error {
     },
     /// A file has the name that a backup or database needs while it is made, and is not what an interrupted attempt leaves.
     #[error(
-        "{} is there already, and is a whole backup or database, or nothing that an interrupted backup or restore leaves; a file of \
-         this name is needed for a while: move it away, or choose another place",
-        path.display()
+        "{} is there already, and is a whole backup or database, or nothing that an interrupted backup or restore leaves. If one \
+         left it that was interrupted at its end, it is whole: rename it to {}. Otherwise move it away, or choose another place: a \
+         file of this name is needed for a while",
+        path.display(),
+        path.with_extension("").display()
     )]
     UnfinishedExists {
         /// The existing path.

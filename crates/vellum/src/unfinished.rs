@@ -350,4 +350,10 @@ mod tests {
             assert!(error.contains(wanted), "{error}");
         }
     }
+
+    #[test]
+    fn a_whole_file_that_an_interrupted_attempt_left_is_to_be_renamed() {
+        let error = Error::UnfinishedExists { path: "made.vellum.unfinished".into() }.to_string();
+        assert!(error.contains("rename it to made.vellum."), "{error}");
+    }
 }
