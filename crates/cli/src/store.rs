@@ -10,7 +10,7 @@ use std::{
     fs::{File, Metadata},
     io,
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 use vellum::{
     Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader,
@@ -280,8 +280,23 @@ fn check_archive(arguments: &WriteArguments) -> Result {
     };
     let what = if made_in == archive { "the archive of a log" } else { "the archive" };
     require_directory(made_in, what)?;
+    if real_path(archive) == real_path(&Database::log_path(&arguments.store.database)) {
+        let message = format!(
+            "{} is the directory of the database's log itself, which is removed with the log; name another directory for its archive",
+            shown(archive)
+        );
+        return Err(Failure::new(Code::Usage, message));
+    }
     rustix::fs::access(made_in, Access::WRITE_OK | Access::EXEC_OK)
         .map_err(|error| Failure::file("archive the log in", archive, &error.into()))
+}
+
+/// The path without symbolic links; the last part of it need not exist.
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| match (directory(path).canonicalize(), path.file_name()) {
+        (Ok(directory), Some(name)) => directory.join(name),
+        _ => path.to_owned(),
+    })
 }
 
 fn missing(path: &Path) -> Failure {

@@ -47,6 +47,26 @@ fn an_archive_that_cannot_be_is_refused_before_anything_is_changed() {
 }
 
 #[test]
+fn the_log_is_not_its_own_archive() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v"]).ok();
+    std::os::unix::fs::symlink("d", place.path("link")).unwrap();
+    for (database, archive) in [("d", "d-log"), ("./d", "d-log/"), ("link", "d-log")] {
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::create_dir(place.path("d-log")).unwrap();
+            }
+            let run = place.run(&["recover", database, "--archive", archive]);
+            run.fails(2, &["the directory of the database's log itself", "name another directory"]);
+            if is_there {
+                std::fs::remove_dir(place.path("d-log")).unwrap();
+            }
+        }
+    }
+    place.run(&["recover", "d", "--archive", "other-log"]).ok();
+}
+
+#[test]
 fn a_small_change_takes_little_room_and_follows_on_logs_of_all_sizes() {
     let place = Place::new();
     place.write("tree/a", "a".repeat(100_000));
