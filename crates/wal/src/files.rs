@@ -267,17 +267,20 @@ pub(crate) fn remove(directory: &dyn Directory, numbers: &[u64]) -> Result<(), L
 /// The numbers and names of the segments in a directory.
 pub(crate) fn names_of(directory: &dyn Directory) -> Result<Vec<(u64, String)>, LogError> {
     let names = directory.names();
-    let names = names.map_err(|source| LogError::Files { action: "list the segments", source })?;
+    let names = names.map_err(not_listed)?;
     Ok(names.into_iter().filter_map(|name| Some((number_of(&name)?, name))).collect())
+}
+
+fn not_listed(source: io::Error) -> LogError {
+    LogError::Files { action: "list the segments", source }
 }
 
 /// Removes all files of a log, durably.
 pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Result<(), LogError> {
+    let names = directory.names().map_err(not_listed)?;
     let remove = || {
-        for name in directory.names()? {
-            if is_segment(&name) {
-                directory.remove(&name)?;
-            }
+        for name in names.iter().filter(|name| is_segment(name)) {
+            directory.remove(name)?;
         }
         if options.planted(Bug::RemovalNotSynced) { Ok(()) } else { directory.sync() }
     };
@@ -303,6 +306,13 @@ fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_that_fails_is_told_as_that() {
+        let missing = vellum_vm::DiskDirectory::new(std::path::Path::new("/nowhere/log"));
+        let error = remove_all(&missing, &LogOptions::new([1; 16])).unwrap_err();
+        assert!(error.to_string().starts_with("cannot list the segments of the log"), "{error}");
+    }
 
     #[test]
     fn a_faster_pace_counts_at_once_and_a_slower_one_by_and_by() {
