@@ -218,13 +218,15 @@ impl OverlayDirectory {
         &self,
         files: &mut BTreeMap<String, Option<OverlayFile>>,
         name: &str,
+        options: &FileOptions,
     ) -> Result<OverlayFile, VmError> {
         let failed = |source| VmError::Open { path: PathBuf::from(name), action: "open", source };
         match files.get(name) {
             Some(Some(file)) => Ok(file.clone()),
             Some(None) => Err(failed(io::ErrorKind::NotFound.into())),
             None => {
-                let options = FileOptions { read_only: true, ..FileOptions::default() };
+                let create = CreateMode::OpenExisting;
+                let options = FileOptions { read_only: true, create, ..options.clone() };
                 let file = OverlayFile::over(self.base.open(name, &options)?).map_err(failed)?;
                 files.insert(name.to_owned(), Some(file.clone()));
                 Ok(file)
@@ -236,7 +238,7 @@ impl OverlayDirectory {
 impl Directory for OverlayDirectory {
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
         let mut files = self.lock();
-        match self.find(&mut files, name) {
+        match self.find(&mut files, name, options) {
             Ok(_) if options.create == CreateMode::CreateNew => {
                 let source = io::ErrorKind::AlreadyExists.into();
                 Err(VmError::Open { path: PathBuf::from(name), action: "create", source })
@@ -266,14 +268,14 @@ impl Directory for OverlayDirectory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut files = self.lock();
-        self.find(&mut files, name).map_err(as_io)?;
+        self.find(&mut files, name, &FileOptions::default()).map_err(as_io)?;
         files.insert(name.to_owned(), None);
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut files = self.lock();
-        let file = self.find(&mut files, from).map_err(as_io)?;
+        let file = self.find(&mut files, from, &FileOptions::default()).map_err(as_io)?;
         files.insert(from.to_owned(), None);
         files.insert(to.to_owned(), Some(file));
         Ok(())

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 use vellum_base::Lsn;
 use vellum_vm::DiskDirectory;
-use vellum_wal::{Durability, Log, LogError, LogOptions};
+use vellum_wal::{Durability, Log, LogError, LogOptions, LogReader};
 
 /// What the process has open.
 fn open_files() -> Vec<PathBuf> {
@@ -29,7 +29,15 @@ fn a_log_takes_no_rings() {
             log.wait(record, Durability::Synced).unwrap();
         }
         assert!(fs::read_dir(place.path()).unwrap().count() > 12);
-        let rings = open_files().iter().filter(|file| file.to_string_lossy().contains("io_uring")).count();
-        assert_eq!(rings, 0, "{:?}", open_files());
+        assert_no_rings();
     }
+    // Nor does a log that is only read.
+    let reader = LogReader::open(Arc::new(DiskDirectory::new(place.path())), &options, Lsn(0)).unwrap();
+    assert_no_rings();
+    drop(reader);
+}
+
+fn assert_no_rings() {
+    let rings = open_files().iter().filter(|file| file.to_string_lossy().contains("io_uring")).count();
+    assert_eq!(rings, 0, "{:?}", open_files());
 }
