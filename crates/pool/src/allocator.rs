@@ -6,7 +6,6 @@
 //!
 //! Latches of pages, in the order prescribed by the structure on them; then the list of pending frees, under which
 //! latches are only tried; then the locks of `file::storage`.
-//! latches are only tried; then the locks of `file::storage`.
 
 use crate::{
     error::{Miss, PoolError},

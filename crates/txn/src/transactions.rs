@@ -36,6 +36,7 @@
 mod covered_tests;
 mod exposing;
 mod leaving;
+mod searching;
 
 // Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
@@ -51,6 +52,7 @@ use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
+use searching::Searching;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -145,29 +147,6 @@ struct State {
     private: Option<Arc<WriteSet>>,
     /// The commits whose undo buffers have a slot, or had one, in commit order.
     in_buffers: VecDeque<(u64, usize)>,
-}
-
-/// From when on undo buffers are searched again. When they no longer are, one thread enters what is in them, and others
-/// wait for it. So the more often that happens, the longer the table is used instead.
-#[derive(Default)]
-struct Searching {
-    /// The first transaction, by its number in the log, whose buffer is searched.
-    from: u64,
-    /// How many transactions the last pause lasted for.
-    pause: u64,
-}
-
-impl Searching {
-    /// Begins a pause at the transaction of this number, or prolongs it.
-    fn pause(&mut self, number: u64) {
-        const SHORTEST: u64 = if cfg!(test) { 1 } else { 8 };
-        const LONGEST: u64 = if cfg!(test) { 4 } else { 4096 };
-        if let Some(searched) = number.checked_sub(self.from) {
-            let pause = if searched < 4 * self.pause { 2 * self.pause } else { self.pause / 2 };
-            self.pause = pause.clamp(SHORTEST, LONGEST);
-        }
-        self.from = number + self.pause;
-    }
 }
 
 /// An open snapshot: its time, its transaction, and when and where it was taken.

@@ -7,7 +7,7 @@ use vellum_vm::SimulatedDisk;
 
 /// What a database is full of.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Limit {
+pub enum Limit {
     Disk,
     Capacity,
 }

@@ -1,18 +1,12 @@
 //! Databases that are full: open transactions have removed records, others have used the room, and everything can be
 //! undone all the same, by the process or by the recovery after it.
 
+use crate::full_files::Limit;
 use crate::support::options;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum::{Database, Durability, Error, ErrorKind, Options, Savepoint, Table, Transaction};
 use vellum_vm::SimulatedDisk;
-
-/// What a database is full of.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Limit {
-    Disk,
-    Capacity,
-}
 
 /// How the transactions are undone.
 #[derive(Clone, Copy, PartialEq, Debug)]
