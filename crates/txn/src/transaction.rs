@@ -415,9 +415,15 @@ impl Isolation for Transaction {
         Ok(())
     }
 
-    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
+    fn check(
+        &self,
+        tree: PageId,
+        key: &[u8],
+        leaf: Lsn,
+        held: &dyn Fn() -> Option<Seen>,
+    ) -> Result<(), Claim> {
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight())?;
+        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight(), held)?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
@@ -475,10 +481,16 @@ impl Isolation for Single {
         Err(Claim::NeedsTransaction)
     }
 
-    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
+    fn check(
+        &self,
+        tree: PageId,
+        key: &[u8],
+        leaf: Lsn,
+        held: &dyn Fn() -> Option<Seen>,
+    ) -> Result<(), Claim> {
         self.transactions.publish_private();
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now())?;
+        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now(), held)?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 

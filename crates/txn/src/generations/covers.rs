@@ -20,8 +20,9 @@
 //!
 //! # Changes by covered transactions
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
-//! a record is noted in a bitmap when its versions are pruned after a cover. A record whose leaf has changed since, and
-//! whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
+//! a record is noted in a bitmap when its versions are pruned after a cover. If a record's leaf has changed since, and
+//! its hash is noted, what the leaf holds is compared with what the snapshot sees. So a record that has been changed and
+//! holds what it held before may be changed again: nothing is lost.
 
 use super::{
     Frozen, Generation, Generations, Moving,
@@ -208,6 +209,15 @@ impl Generations {
         self.all()
             .iter()
             .any(|generation| generation.changed().is_some_and(|noted| Arc::ptr_eq(noted, changed)))
+    }
+
+    /// So many records have been changed since the covers that every record seems to have been.
+    #[cfg(test)]
+    pub fn note_everything(&self) {
+        let all = self.all();
+        all.iter()
+            .filter_map(|generation| generation.changed())
+            .for_each(|changed| changed.note_everything());
     }
 
     /// How many leaves are kept.

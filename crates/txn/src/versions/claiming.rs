@@ -9,7 +9,7 @@ use crate::{
 };
 use hashbrown::hash_table::Entry;
 use std::sync::Arc;
-use vellum_access::ValueImage;
+use vellum_access::{Seen, ValueImage};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -57,8 +57,16 @@ impl Versions {
                 last = last.filter(|_| !is_own);
                 chains = shard.lock();
             }
-            if !is_own && self.is_lost(writer.id, hash, leaf) {
-                return Ok(Err(Refusal::Later));
+            if !is_own && self.may_be_lost(writer.id, hash, leaf) {
+                if let Err(refusal) = admit(in_memory.or(last), time) {
+                    return Ok(Err(refusal));
+                }
+                drop(chains);
+                let sight = Sight { time, own: writer.id };
+                if self.is_lost((tree, key, hash), sight, || Some(before.seen()))? {
+                    return Ok(Err(Refusal::Later));
+                }
+                chains = shard.lock();
             }
         }
         let admit = |in_memory: Option<_>| admit(in_memory.or(last), time);
@@ -133,7 +141,8 @@ impl Versions {
         });
     }
 
-    /// Whether another writer keeps a record from being changed.
+    /// Whether another writer keeps a record from being changed. `held` copies what its leaf holds, `None` if that
+    /// changes meanwhile.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
@@ -141,6 +150,7 @@ impl Versions {
         &self,
         Target { record: (tree, key), hash, leaf, newest }: Target<'_>,
         sight: Sight,
+        held: &dyn Fn() -> Option<Seen>,
     ) -> Result<Result<(), Refusal>, PoolError> {
         if let Some((writer, state)) = newest {
             return Ok(refuse_unseen(sight, (writer, state)));
@@ -150,19 +160,22 @@ impl Versions {
         }
         let shard = self.lock(hash);
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
-        let may_be_lost = self.is_lost(sight.own, hash, leaf);
+        let may_be_lost = self.may_be_lost(sight.own, hash, leaf);
         drop(shard);
         if last.is_none() && self.generations.may_have(sight.time) {
             last = self.generations.last((tree, key, hash), sight.time)?;
         }
-        Ok(match last {
-            Some((writer, _)) if writer == sight.own => Ok(()),
+        match last {
+            Some((writer, _)) if writer == sight.own => return Ok(Ok(())),
             Some(last) => {
-                refuse_unseen(sight, last).and(if may_be_lost { Err(Refusal::Later) } else { Ok(()) })
+                if let Err(refusal) = refuse_unseen(sight, last) {
+                    return Ok(Err(refusal));
+                }
             }
-            None if may_be_lost => Err(Refusal::Later),
-            None => Ok(()),
-        })
+            None => {}
+        }
+        let is_lost = may_be_lost && self.is_lost((tree, key, hash), sight, held)?;
+        Ok(if is_lost { Err(Refusal::Later) } else { Ok(()) })
     }
 
     /// The open transaction that keeps others from changing a record, as far as memory knows.
@@ -174,8 +187,20 @@ impl Versions {
     }
 
     /// Whether a record may have been changed since this transaction was covered. Called under the lock of its shard.
-    fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
+    fn may_be_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
         self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)
+    }
+
+    /// Whether a record that may have been changed since a transaction was covered is not what that sees.
+    #[cold]
+    fn is_lost(
+        &self,
+        record: (PageId, &[u8], u64),
+        sight: Sight,
+        held: impl FnOnce() -> Option<Seen>,
+    ) -> Result<bool, PoolError> {
+        let seen = self.generations.seen_by_covered(record, sight)?;
+        Ok(seen != Seen::Leaf && held() != Some(seen))
     }
 }
 
