@@ -209,3 +209,65 @@ fn one_for_which_leaves_cannot_be_kept_ends_and_nothing_else() {
     }
     assert!((1..6).contains(&ended), "{ended} were ended");
 }
+
+#[test]
+fn their_transactions_may_change_what_holds_again_what_it_held() {
+    const RECORDS: u32 = 200;
+    let key = |number: u32| number.to_be_bytes();
+    let disk = SimulatedDisk::new(7);
+    let (database, table) = create(&disk, &small(2000));
+    let even = || (0..RECORDS).step_by(2);
+    even().for_each(|number| _ = table.put(key(number), key(number)).unwrap());
+    let old = database.begin().unwrap();
+    let others: Vec<_> = (0..12).map(|_| database.begin().unwrap()).collect();
+    // They are covered. What had been changed before that is known exactly.
+    let mut more = RECORDS..RECORDS + 1000;
+    while database.history().kept_leaves == 0 {
+        let number = more.next().unwrap();
+        database.run(|transaction| transaction.put(&table, key(number), [0; 1000]).map(drop)).unwrap();
+    }
+    // Each record is changed and changed back, or added and removed again. Of the last ones something stays.
+    for round in 0..20 {
+        for number in 0..RECORDS {
+            let is_last = number >= RECORDS - 4;
+            database
+                .run(|transaction| match (round % 2 == 0 || is_last, number % 2 == 0) {
+                    (false, false) => transaction.remove(&table, key(number)).map(drop),
+                    (is_changed, _) => {
+                        let value = if is_changed { number + 1 + round } else { number };
+                        transaction.put(&table, key(number), key(value)).map(drop)
+                    }
+                })
+                .unwrap();
+        }
+    }
+    // This takes dead versions out of memory, where they are still found.
+    assert!(database.history().kept_leaves > 0);
+    for number in even().take_while(|number| *number < RECORDS - 4) {
+        // Both find what the leaf holds, without changing it: a record, and none.
+        assert!(!old.insert(&table, key(number), "new").unwrap(), "{number}");
+        assert!(!old.remove(&table, key(number + 1)).unwrap(), "{number}");
+        assert_eq!(old.get_for_update(&table, key(number)).unwrap(), Some(key(number).to_vec()));
+        old.put(&table, key(number), "old").unwrap();
+        old.put(&table, key(number + 1), "old").unwrap();
+    }
+    old.commit().unwrap();
+    assert_eq!(table.get(key(17)).unwrap(), Some(b"old".to_vec()));
+    // What holds something else may not be changed, nor be said to be there or not.
+    type Change = fn(&Transaction, &Table, [u8; 4]) -> vellum::Result<()>;
+    let changes: [Change; 6] = [
+        |other, table, key| other.put(table, key, "other").map(drop),
+        |other, table, key| other.insert(table, key, "other").map(drop),
+        |other, table, key| other.remove(table, key).map(drop),
+        |other, table, key| other.get_for_update(table, key).map(drop),
+        |other, table, key| other.modify(table, key, |value| value.fill(0)).map(drop),
+        |other, table, key| other.compare_and_swap(table, key, "0", "other").map(drop),
+    ];
+    for (other, (change, number)) in others
+        .into_iter()
+        .zip(changes.iter().flat_map(|change| [(change, RECORDS - 2), (change, RECORDS - 1)]))
+    {
+        let refused = change(&other, &table, key(number)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "{number}: {refused}");
+    }
+}
