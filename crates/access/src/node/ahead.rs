@@ -26,6 +26,18 @@ impl<B: Bytes> NodeView<B> {
         }
     }
 
+    /// Where the bytes lie that a search for `key`, which the node covers, compares first if a head or a fingerprint is that of
+    /// `key`; `None` if none is. The slots have been fetched. A guess, only for prefetching.
+    #[inline(always)]
+    pub fn compared_at(self, key: &[u8]) -> Option<usize> {
+        let word = self.word();
+        match word.level() {
+            0 if word.has_fingerprints() => self.candidates(word, key).next().map(|(_, slot)| slot.tail_at()),
+            0 => None,
+            _ => self.tie_for(word, key),
+        }
+    }
+
     /// The bytes of the record of slot `index`, as far as they lie in the page. Only for leaves.
     #[inline]
     pub fn record_range(self, index: usize) -> Range<usize> {

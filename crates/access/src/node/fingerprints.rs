@@ -74,22 +74,28 @@ impl<B: Bytes> NodeView<B> {
         if !word.is_closed() && self.prefix_order(prefix_length, key, key_word(key)) != Ordering::Equal {
             return (0, ABSENT);
         }
-        let rest = key.get(prefix_length..).unwrap_or_default();
-        let probe = Slot::new(rest, 0, 0);
-        let tail = rest.get(HEAD_BYTES..).unwrap_or_default();
+        let tail = key.get(prefix_length + HEAD_BYTES..).unwrap_or_default();
+        let is_it =
+            |(_, slot): &(usize, Slot)| self.bytes.compare(slot.tail_at(), slot.tail_length(), tail).is_eq();
+        self.candidates(word, key).find(is_it).unwrap_or((0, ABSENT))
+    }
+
+    /// The slots of a leaf with fingerprints that have the fingerprint, the head and the length of `key`, each with its number.
+    #[inline(always)]
+    pub(super) fn candidates(self, word: Word, key: &[u8]) -> impl Iterator<Item = (usize, Slot)> {
+        let probe = Slot::new(key.get(word.prefix_length()..).unwrap_or_default(), 0, 0);
         let mut equal = self.bytes.equal_of_64(HINTS_AT, fingerprint(key));
-        while equal != 0 {
-            let index = equal.trailing_zeros() as usize;
-            let slot = self.slot_at(SLOTS_AT + index * LEAF_STRIDE);
-            if index < word.count()
-                && slot.agrees(probe)
-                && self.bytes.compare(slot.tail_at(), slot.tail_length(), tail).is_eq()
-            {
-                return (index, slot);
+        std::iter::from_fn(move || {
+            while equal != 0 {
+                let index = equal.trailing_zeros() as usize;
+                equal &= equal - 1;
+                let slot = self.slot_at(SLOTS_AT + index * LEAF_STRIDE);
+                if index < word.count() && slot.agrees(probe) {
+                    return Some((index, slot));
+                }
             }
-            equal &= equal - 1;
-        }
-        (0, ABSENT)
+            None
+        })
     }
 }
 

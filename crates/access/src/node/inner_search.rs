@@ -48,15 +48,36 @@ impl<B: Bytes> NodeView<B> {
             }
         }
         let head = long_head_after(key, key_word, word.prefix_length());
-        let at = match self.bytes.search_16(HINTS_AT, SLOTS_AT, hint_shift(count), head) {
-            Some(at) => at,
-            None => self.seek_heads(count, head),
-        };
+        let at = self.seek_head(count, head);
         // What stands after the last separator may be anything.
         if at < end && self.head_at(at) <= head {
             self.seek_among(at, end, head, key)
         } else {
             (at.min(end), false)
+        }
+    }
+
+    /// Where the tail of the first separator lies that has the same head as `key`, which the node covers; `None` if none has, or the
+    /// key ends within its head.
+    #[inline(always)]
+    pub(super) fn tie_for(self, word: Word, key: &[u8]) -> Option<usize> {
+        let prefix_length = word.prefix_length();
+        if key.len() <= prefix_length + INNER_HEAD_BYTES || !word.has_long_heads() {
+            return None;
+        }
+        let (count, head) = (word.count(), long_head_after(key, key_word(key), prefix_length));
+        let at = self.seek_head(count, head);
+        let ties = at < SLOTS_AT + count * INNER_STRIDE && self.head_at(at) == head;
+        ties.then(|| self.entry_at(within_page(at)).at())
+    }
+
+    /// The byte where the first entry stands whose head is not less than `head`, as far as hints tell: see
+    /// [`seek_heads`](Self::seek_heads).
+    #[inline(always)]
+    fn seek_head(self, count: usize, head: u64) -> usize {
+        match self.bytes.search_16(HINTS_AT, SLOTS_AT, hint_shift(count), head) {
+            Some(at) => at,
+            None => self.seek_heads(count, head),
         }
     }
 

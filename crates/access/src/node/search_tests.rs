@@ -1,6 +1,7 @@
 //! Searches against the plainest code for them, in bytes that are compared one by one and many at once.
 
 use super::entry_tests::with_short_heads;
+use super::layout::*;
 use super::tests::{all_keys, numbers};
 use super::view::child_place;
 use super::*;
@@ -62,6 +63,15 @@ impl Bytes for ManyAtOnce<'_> {
     }
 }
 
+/// Where the tails of the separators lie that have the same head as `key`, if the key goes beyond its head.
+fn ties(view: NodeView<&[u8]>, key: &[u8]) -> impl Iterator<Item = usize> {
+    let prefix_length = view.word().prefix_length();
+    let head = long_head_after(key, key_word(key), prefix_length);
+    let goes_on = key.len() > prefix_length + INNER_HEAD_BYTES;
+    let items = (0..view.count()).map(move |index| view.item(index));
+    items.filter(move |item| goes_on && item.head == head).map(|item| item.at)
+}
+
 #[test]
 fn searches_agree_with_a_plain_search() {
     // Keys that tie in their heads wherever the prefix ends, in nodes of all counts.
@@ -69,6 +79,8 @@ fn searches_agree_with_a_plain_search() {
     let longer: Vec<Vec<u8>> = all.iter().map(|key| [b"pre", &key[..], &key[..]].concat()).collect();
     // All tie in the first bytes behind the prefix, and some in the eight that inner nodes compare first.
     let alike: Vec<Vec<u8>> = all.iter().map(|key| [b"pre\x01four", &key[..], &key[..]].concat()).collect();
+    // Of the keys that tie, and of which a guess says with what they are compared.
+    let mut guesses = (0, 0);
     let closed = Some((b"pra", b"pre\xff\xff\xff"));
     for (fences, keys) in [(None, &all), (closed, &longer), (closed, &alike), (None, &alike)] {
         let (lower, upper) = fences.map_or((None, None), |(a, b)| (Some(&a[..]), Some(&b[..])));
@@ -113,6 +125,13 @@ fn searches_agree_with_a_plain_search() {
                     );
                 }
                 if level > 0 {
+                    let is_tie = |at: usize| ties(view, key).any(|tie| tie == at);
+                    assert!(
+                        view.compared_at(key).is_none_or(is_tie)
+                            && at_once.compared_at(key).is_none_or(is_tie)
+                    );
+                    guesses.0 += usize::from(ties(view, key).next().is_some() && view.covers(key));
+                    guesses.1 += usize::from(view.compared_at(key).is_some());
                     assert_eq!(view.child_for(key), view.child_place(index));
                     assert_eq!(at_once.child_for(key), view.child_place(index));
                 } else if view.covers(key) {
@@ -124,4 +143,5 @@ fn searches_agree_with_a_plain_search() {
             }
         }
     }
+    assert!(cfg!(miri) || guesses.0 > 1000 && guesses.1 > guesses.0 / 4, "{guesses:?}");
 }

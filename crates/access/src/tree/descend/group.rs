@@ -2,7 +2,7 @@
 //! Ailamaki, Gibbons, Mowry, ICDE 2004).
 //!
 //! They go down the tree level by level: all choose their children, then all children are fetched into the processor's
-//! cache, then all follow. So their cache misses overlap, and no operation needs a state of its own. Where one
+//! cache, first their headers, then slots, then the keys to compare with, and then all follow. So their cache misses overlap, and no operation needs a state of its own. Where one
 //! operation cannot go on (its page is not in memory, is latched, or has changed), the group ends.
 //!
 //! The fetches of a level are issued right after one another, so that their address translations overlap: an
@@ -58,7 +58,10 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
             if fetched {
                 let all = nodes.iter().zip(&places).zip(items);
-                all.for_each(|(here, item)| at(here).slots_for(key(item)).begin(self.pager));
+                all.clone().for_each(|(here, item)| at(here).slots_for(key(item)).begin(self.pager));
+                for (here, item) in all {
+                    at(here).compared_with(key(item)).into_iter().for_each(|fetch| fetch.begin(self.pager));
+                }
             }
         }
         Some(nodes)

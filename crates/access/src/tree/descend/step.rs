@@ -116,6 +116,13 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         let (at, bytes) = NodeView::new(self.node.bytes()).search_range(key);
         Fetch { page: self.node.id(), at, bytes }
     }
+
+    /// The bytes with which a search of the node will compare what goes beyond heads, if it does.
+    #[inline(always)]
+    pub fn compared_with(&self, key: &[u8]) -> Option<Fetch> {
+        let at = NodeView::new(self.node.bytes()).compared_at(key)?;
+        Some(Fetch { page: self.node.id(), at, bytes: 1 })
+    }
 }
 
 /// Checks that a page is a node of this level, which is one below its parent's, so that every descent ends.
