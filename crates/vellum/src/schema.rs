@@ -105,7 +105,8 @@ impl Database {
         transaction.commit()
     }
 
-    /// Removes all entries of a table at once: see [`Transaction::clear_table`](Transaction::clear_table).
+    /// Removes all entries of a table at once: see [`Transaction::clear_table`](Transaction::clear_table). Beside busy
+    /// writers most attempts conflict; inside [`run`](Self::run) it is tried again, and then has precedence.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Conflict`] if an open transaction has changed the table.
