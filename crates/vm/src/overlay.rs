@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt, io,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 use vellum_base::PAGE_SIZE;
 
@@ -25,7 +25,7 @@ pub struct OverlayFile {
 struct Shared {
     /// `None` if there is no file below.
     base: Option<Arc<dyn File>>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 struct State {
@@ -43,18 +43,28 @@ impl OverlayFile {
     /// If the file does not report its size.
     pub fn over(base: Arc<dyn File>) -> io::Result<Self> {
         let size = base.size()?;
-        let state = State { size, base_bytes: size, written: HashMap::new() };
-        Ok(Self { shared: Arc::new(Shared { base: Some(base), state: Mutex::new(state) }) })
+        Ok(Self::with(Some(base), State::over(size)))
     }
 
-    /// An overlay over nothing.
-    fn empty() -> Self {
-        let state = State { size: 0, base_bytes: 0, written: HashMap::new() };
-        Self { shared: Arc::new(Shared { base: None, state: Mutex::new(state) }) }
+    fn with(base: Option<Arc<dyn File>>, state: Arc<Mutex<State>>) -> Self {
+        Self { shared: Arc::new(Shared { base, state }) }
+    }
+
+    /// What is known of it once it is closed, under this name below.
+    fn known(&self, below: Option<&str>) -> Known {
+        let (below, state) = (below.map(str::to_owned), self.shared.state.clone());
+        Known { below, state, open: Arc::downgrade(&self.shared) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    /// The state of a file of `size` bytes over which nothing has been written.
+    fn over(size: u64) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { size, base_bytes: size, written: HashMap::new() }))
     }
 }
 
@@ -195,12 +205,48 @@ impl Queue for OverlayQueue {
     }
 }
 
-/// A directory whose files are only read: writes, new files, new names and removals exist for this process only.
+/// A directory whose files are only read: writes, new files, new names and removals exist for this process only. What is
+/// written stays until this is dropped; a file below is open only as long as a handle is.
 #[derive(Debug)]
 pub struct OverlayDirectory {
     base: Arc<dyn Directory>,
     /// Files that were opened or renamed; `None` for files that were removed.
-    files: Mutex<BTreeMap<String, Option<OverlayFile>>>,
+    files: Mutex<Files>,
+}
+
+type Files = BTreeMap<String, Option<Known>>;
+
+/// A file that was opened before.
+struct Known {
+    /// Its name below; `None` if it exists only here.
+    below: Option<String>,
+    state: Arc<Mutex<State>>,
+    /// The file as it is open now, if it is.
+    open: Weak<Shared>,
+}
+
+impl Known {
+    /// The file, opened again if it is not open.
+    fn open(&mut self, base: &dyn Directory, options: &FileOptions) -> Result<OverlayFile, VmError> {
+        if let Some(shared) = self.open.upgrade() {
+            return Ok(OverlayFile { shared });
+        }
+        let below = self.below.as_ref().map(|name| open_below(base, name, options)).transpose()?;
+        let file = OverlayFile::with(below, self.state.clone());
+        self.open = Arc::downgrade(&file.shared);
+        Ok(file)
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OverlayFile over {:?}", self.below)
+    }
+}
+
+fn open_below(base: &dyn Directory, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
+    let options = FileOptions { read_only: true, create: CreateMode::OpenExisting, ..options.clone() };
+    base.open(name, &options)
 }
 
 impl OverlayDirectory {
@@ -209,29 +255,30 @@ impl OverlayDirectory {
         Self { base, files: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<OverlayFile>>> {
+    fn lock(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The file of this name, if there is one.
-    fn find(
-        &self,
-        files: &mut BTreeMap<String, Option<OverlayFile>>,
-        name: &str,
-        options: &FileOptions,
-    ) -> Result<OverlayFile, VmError> {
+    fn find(&self, files: &mut Files, name: &str, options: &FileOptions) -> Result<OverlayFile, VmError> {
         let failed = |source| VmError::Open { path: PathBuf::from(name), action: "open", source };
-        match files.get(name) {
-            Some(Some(file)) => Ok(file.clone()),
+        match files.get_mut(name) {
+            Some(Some(known)) => known.open(&*self.base, options),
             Some(None) => Err(failed(io::ErrorKind::NotFound.into())),
             None => {
-                let create = CreateMode::OpenExisting;
-                let options = FileOptions { read_only: true, create, ..options.clone() };
-                let file = OverlayFile::over(self.base.open(name, &options)?).map_err(failed)?;
-                files.insert(name.to_owned(), Some(file.clone()));
+                let file = OverlayFile::over(open_below(&*self.base, name, options)?).map_err(failed)?;
+                files.insert(name.to_owned(), Some(file.known(Some(name))));
                 Ok(file)
             }
         }
+    }
+
+    /// Takes the file of this name out of the directory.
+    fn take(&self, files: &mut Files, name: &str) -> io::Result<Option<Known>> {
+        if !matches!(files.get(name), Some(Some(_))) {
+            self.find(files, name, &FileOptions::default()).map_err(as_io)?;
+        }
+        Ok(files.insert(name.to_owned(), None).flatten())
     }
 }
 
@@ -244,10 +291,12 @@ impl Directory for OverlayDirectory {
                 Err(VmError::Open { path: PathBuf::from(name), action: "create", source })
             }
             Err(VmError::Open { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && options.create != CreateMode::OpenExisting =>
+                if source.kind() == io::ErrorKind::NotFound
+                    && options.create != CreateMode::OpenExisting
+                    && !matches!(files.get(name), Some(Some(_))) =>
             {
-                let file = OverlayFile::empty();
-                files.insert(name.to_owned(), Some(file.clone()));
+                let file = OverlayFile::with(None, State::over(0));
+                files.insert(name.to_owned(), Some(file.known(None)));
                 Ok(Arc::new(file))
             }
             found => Ok(Arc::new(found?)),
@@ -268,16 +317,13 @@ impl Directory for OverlayDirectory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut files = self.lock();
-        self.find(&mut files, name, &FileOptions::default()).map_err(as_io)?;
-        files.insert(name.to_owned(), None);
-        Ok(())
+        self.take(&mut files, name).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut files = self.lock();
-        let file = self.find(&mut files, from, &FileOptions::default()).map_err(as_io)?;
-        files.insert(from.to_owned(), None);
-        files.insert(to.to_owned(), Some(file));
+        let file = self.take(&mut files, from)?;
+        files.insert(to.to_owned(), file);
         Ok(())
     }
 
@@ -343,6 +389,49 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         above.read_to(PAGE, &mut page).unwrap();
         assert!(page[..1001].iter().all(|byte| *byte == 7) && page[1001..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_file_is_open_below_only_while_a_handle_is() {
+        let disk = SimulatedDisk::new(1);
+        let make = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        for name in ["a", "b"] {
+            page.fill(7);
+            let file = disk.open(name, &make).unwrap();
+            file.write_from(0, &page).unwrap();
+            file.write_from(PAGE, &page).unwrap();
+        }
+        let overlay = OverlayDirectory::over(Arc::new(disk.clone()));
+        let open = |name| overlay.open(name, &FileOptions::default()).unwrap();
+        let is_open = |name| disk.open(name, &FileOptions::default()).is_err();
+        page.fill(3);
+        let (file, again) = (open("a"), open("a"));
+        file.write_from(0, &page).unwrap();
+        drop(file);
+        assert!(is_open("a") && !is_open("b"));
+        drop(again);
+        overlay.rename("a", "c").unwrap();
+        overlay.remove("b").unwrap();
+        assert!(!is_open("a") && !is_open("b"));
+        // What was written, and what is below, are there when it is opened again.
+        let file = open("c");
+        assert!(is_open("a"));
+        let mut all = AlignedBuffer::new(2 * PAGE_SIZE);
+        file.read_to(0, &mut all).unwrap();
+        assert_eq!((all[0], all[PAGE_SIZE]), (3, 7));
+        file.truncate(PAGE).unwrap();
+        drop(file);
+        disk.remove("a").unwrap();
+        let error = overlay.open("c", &FileOptions::default()).unwrap_err();
+        assert!(matches!(error, VmError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound));
+        let or_make = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
+        assert!(overlay.open("c", &or_make).is_err(), "it does not take the place of what was written");
+        let made = overlay.open("d", &make).unwrap();
+        made.write_from(0, &page).unwrap();
+        drop(made);
+        open("d").read_to(0, &mut page).unwrap();
+        assert_eq!(page[0], 3);
     }
 
     #[test]

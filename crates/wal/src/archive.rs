@@ -7,9 +7,9 @@
 use crate::{
     ArchiveError, ArchivedPart, Record,
     archive_format::{PREFIX, name_at},
-    files::file_options,
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
     segment::{EndBefore, salt},
+    segment_file::{SegmentFile, file_options},
 };
 use std::{collections::VecDeque, io, sync::Arc};
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
@@ -31,7 +31,7 @@ pub struct Archive {
 pub(crate) struct PartSource {
     pub part: ArchivedPart,
     /// The file of the segment.
-    pub file: Arc<dyn File>,
+    pub file: Arc<SegmentFile>,
     /// The checksum that the next segment has of it.
     pub checksum: Option<u64>,
     /// Where the log may have ended before it: in the segment before, or earlier, if nothing was written to that. The
@@ -184,13 +184,14 @@ impl Archive {
         let mut part = source.part;
         let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
         part.follows = former.map_or(follows, |former| former.follows);
+        let segment = source.file.open().map_err(ArchiveError::Segment)?;
         let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
         let mut page = AlignedBuffer::new(CHUNK_BYTES);
         let mut sum = ChecksumStream::default();
         let bytes = (part.end.0 - part.start.0).next_multiple_of(PAGE_SIZE as u64);
         let grown = file.truncate(0).and_then(|()| file.grow(PAGE_SIZE as u64 + bytes));
         grown.map_err(write_error)?;
-        let copied = copy(&*source.file, &part, |at, bytes| {
+        let copied = copy(&*segment, &part, |at, bytes| {
             sum.update(bytes);
             let pages = page.get_mut(..bytes.len().next_multiple_of(PAGE_SIZE)).unwrap_or_default();
             let (target, zeroes) = pages.split_at_mut(bytes.len());
@@ -261,11 +262,7 @@ impl Archive {
         // A part that is damaged is written again.
         let former = if is_there { self.sound_part(&name)? } else { None };
         let Some(former) = former else { return Ok(None) };
-        if source.begins_with(&former).map_err(write_error)? {
-            Ok(Some(former))
-        } else {
-            Err(diverged(&former))
-        }
+        if source.begins_with(&former)? { Ok(Some(former)) } else { Err(diverged(&former)) }
     }
 
     /// A part, if it is not damaged.
@@ -291,7 +288,7 @@ impl PartSource {
     }
 
     /// Whether it begins with what the archive has of it.
-    fn begins_with(&self, former: &ArchivedPart) -> io::Result<bool> {
+    fn begins_with(&self, former: &ArchivedPart) -> Result<bool, ArchiveError> {
         if former.end > self.part.end {
             return Ok(false);
         }
@@ -299,10 +296,12 @@ impl PartSource {
             return Ok(checksum == former.checksum);
         }
         let mut sum = ChecksumStream::default();
-        copy(&*self.file, former, |_, bytes| {
+        let file = self.file.open().map_err(ArchiveError::Segment)?;
+        let read = copy(&*file, former, |_, bytes| {
             sum.update(bytes);
             Ok(())
-        })?;
+        });
+        read.map_err(write_error)?;
         Ok(sum.finish() == former.checksum)
     }
 }
@@ -429,7 +428,8 @@ impl ArchiveReader {
         if next.is_none() && rest > 0 {
             if let Some(live) = (self.rest)(self.end) {
                 self.window.drain(..self.window.len() - rest);
-                append(&*live.file, &live.part, &mut self.window).map_err(read_error)?;
+                let file = live.file.open().map_err(ArchiveError::Segment)?;
+                append(&*file, &live.part, &mut self.window).map_err(read_error)?;
                 self.end = live.part.end;
                 return Ok(true);
             }

@@ -25,6 +25,9 @@ pub enum ArchiveError {
     /// A file of the archive cannot be opened or made.
     #[error("cannot open the archive of the log: {0}")]
     Open(#[from] VmError),
+    /// A segment of the log that is not in the archive yet cannot be opened.
+    #[error("cannot read what the archive of the log does not have yet: {0}")]
+    Segment(#[source] VmError),
     /// The archive belongs to another database.
     #[error(
         "the directory holds the archived log of another database, or of this one before it was restored or was changed without \

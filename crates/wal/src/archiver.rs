@@ -199,6 +199,8 @@ impl Shared {
             state.end = end;
             state.gap = state.gap.or(gap);
             drop(state);
+            // What something refers to is not used again.
+            drop(source);
             self.release(part_end);
         }
         lock(&self.state).end = end;

@@ -9,8 +9,9 @@ use crate::{
     ArchiveError, ArchiveReader, ArchivedPart, LogError, LogOptions, LogReader,
     archive::{copy, diverged, may_follow},
     archive_format::name_at,
-    files::{LogFiles, file_options},
+    files::LogFiles,
     segment::{self, SegmentHeader},
+    segment_file::file_options,
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
@@ -28,7 +29,7 @@ impl ArchiveReader {
         options: &LogOptions,
     ) -> Result<LogReader, LogError> {
         let overlay: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory));
-        let files = LogFiles::open(&*overlay, options)?;
+        let files = LogFiles::open(&overlay, options)?;
         let parts = self.unfinished_parts()?;
         if let Some(last) = parts.last() {
             check(&files, last)?;
@@ -118,7 +119,7 @@ fn check(files: &LogFiles, last: &ArchivedPart) -> Result<(), LogError> {
     let there = files.segments.get(&number).filter(|_| files.geometry.start(number) == last.start.0);
     let Some(there) = there else { return Ok(()) };
     let mut sum = ChecksumStream::default();
-    let read = copy(&*there.file, last, |_, bytes| {
+    let read = copy(&*there.file.open_at(last.start)?, last, |_, bytes| {
         sum.update(bytes);
         Ok(())
     });

@@ -80,12 +80,13 @@ impl LogCopy<'_> {
         mut write: impl FnMut(LogPart<'_>) -> Result<(), E>,
         mut show: impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if to.0 <= self.copied {
+        if to.0 <= self.copied.min(self.shown) {
             return Ok(());
         }
         let begun = self.log.device().begun_segments(self.geometry.number(self.copied), to.0);
         for (number, file) in begun {
             let start = self.geometry.start(number);
+            let file = file.open_at(Lsn(self.copied.max(start)))?;
             let end = to.0.min(self.geometry.start(number + 1));
             let mut at = self.copied.max(start);
             at -= (at - start) % PAGE;

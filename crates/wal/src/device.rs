@@ -9,10 +9,11 @@ use crate::{
     previous_end::{PreviousEnd, make_durable},
     ring::Ring,
     segment::{Geometry, SegmentHeader},
+    segment_file::{OpenSegment, SegmentFile},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, File};
+use vellum_vm::AlignedBuffer;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The most bytes that are written at once.
@@ -37,8 +38,8 @@ impl From<io::Error> for WriteError {
 pub(crate) struct Device {
     files: LogFiles,
     timeline: u64,
-    /// The segment that is being written, and its number.
-    file: Arc<dyn File>,
+    /// The segment that is being written, and its number. Only this one may have something that is not durable.
+    file: OpenSegment,
     number: u64,
     /// Where the log ended before this timeline.
     former_end: Lsn,
@@ -77,8 +78,9 @@ impl Device {
         let timeline = files.timeline_max + 1;
         let failed = |source| LogError::Files { action: "begin a segment", source };
         if let Some(end) = previous.filter(|_| !files.options.planted(Bug::EndNotSynced)) {
-            make_durable(&files, end).map_err(failed)?;
+            make_durable(&mut files, end).map_err(failed)?;
         }
+        files.unsynced.clear();
         let Prepared { file, written: used } = maker.make(number, false, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
         // After a close the former log is gone; its archive knows where it ended.
@@ -214,12 +216,14 @@ impl Device {
     }
 
     /// A file that may become another segment.
-    pub fn take_idle(&mut self) -> Option<(u64, Arc<dyn File>)> {
+    pub fn take_idle(&mut self) -> Option<(u64, Arc<SegmentFile>)> {
+        self.files.reuse_unread();
         self.files.idle.pop_first()
     }
 
     /// A file that may become another segment, unless it is needed for the log before `end`.
-    pub fn take_idle_beyond(&mut self, end: u64) -> Option<(u64, Arc<dyn File>)> {
+    pub fn take_idle_beyond(&mut self, end: u64) -> Option<(u64, Arc<SegmentFile>)> {
+        self.files.reuse_unread();
         let last = self.number_unprepared() + self.files.idle.len() as u64;
         if self.files.geometry.start(last) < end + self.files.geometry.payload() {
             return None;
@@ -258,7 +262,7 @@ impl Device {
     }
 
     /// The files of the segments from number `first` on that have been begun and hold something before `to`, in order.
-    pub fn begun_segments(&self, first: u64, to: u64) -> Vec<(u64, Arc<dyn File>)> {
+    pub fn begun_segments(&self, first: u64, to: u64) -> Vec<(u64, Arc<SegmentFile>)> {
         let begun = self.files.segments.range(first..=self.files.geometry.number(to.saturating_sub(1)));
         begun.map(|(number, segment)| (*number, segment.file.clone())).collect()
     }
@@ -350,12 +354,15 @@ impl Device {
 
     fn next_segment(&mut self) -> Result<(), WriteError> {
         let number = self.number + 1;
-        let Some(made) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };
-        // The next segment says where this one ends, so this one must be durable first.
+        if !self.files.prepared.contains_key(&number) {
+            return Err(WriteError::NoSegment);
+        }
+        // The next segment says where this one ends, so this one must be durable first. Once it is, it may be closed.
         if !self.files.options.planted(Bug::SegmentBeforeSync) {
             self.sync()?;
         }
-        self.files.prepared.remove(&number);
+        debug_assert!(!self.is_unsynced || self.files.options.planted(Bug::SegmentBeforeSync));
+        let Some(made) = self.files.prepared.remove(&number) else { return Err(WriteError::NoSegment) };
         let checksum = std::mem::take(&mut self.checksum).finish();
         (self.file, self.number, self.used) = (made.file, number, made.written);
         Ok(self.write_header(self.written, checksum)?)
@@ -375,7 +382,7 @@ impl Device {
             self.file.write_from(0, page)?;
         }
         self.is_unsynced = true;
-        self.files.segments.insert(self.number, Segment { header, file: self.file.clone() });
+        self.files.segments.insert(self.number, Segment { header, file: self.file.segment().clone() });
         Ok(())
     }
 

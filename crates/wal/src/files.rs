@@ -5,10 +5,11 @@ use crate::{
     options::is_segment_size,
     plant::Bug,
     segment::{Geometry, HeaderPage, SegmentHeader, UNFINISHED, is_segment, name, number_of},
+    segment_file::{OpenSegment, SegmentFile, file_options, is_missing},
 };
 use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, IoEngine};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File};
 
 /// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
 /// device writes about this many bytes. So writing them twice pays if syncs bring no more than that, and not in a log
@@ -19,13 +20,12 @@ pub(crate) const FEW_BYTES: u64 = 16 << 10;
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub header: SegmentHeader,
-    pub file: Arc<dyn File>,
+    pub file: Arc<SegmentFile>,
 }
 
-/// A file that will be a segment.
-#[derive(Clone)]
+/// A file that will be a segment. It is open: what was admitted to the log must not fail for want of descriptors.
 pub(crate) struct Prepared {
-    pub file: Arc<dyn File>,
+    pub file: OpenSegment,
     /// Up to where it has been written before. The part that was allocated and never written is synced more slowly.
     pub written: u64,
 }
@@ -39,7 +39,11 @@ pub(crate) struct LogFiles {
     /// Files for the next segments.
     pub prepared: BTreeMap<u64, Prepared>,
     /// Files of segments that were not begun or are no longer needed, by the number in their names.
-    pub idle: BTreeMap<u64, Arc<dyn File>>,
+    pub idle: BTreeMap<u64, Arc<SegmentFile>>,
+    /// Files of segments that have been given up, and may still be read: they keep their names so long.
+    given_up: BTreeMap<u64, Arc<SegmentFile>>,
+    /// Files that may have something that is not durable: the last segment, as it was found, and what was written since.
+    pub unsynced: Vec<OpenSegment>,
     /// The latest timeline of the segments that were found; 0 if there were none.
     pub timeline_max: u64,
     /// How many segments are begun between two times that some are given up, as an estimate.
@@ -69,8 +73,8 @@ impl Pace {
 }
 
 impl LogFiles {
-    /// Opens all files of a log; changes nothing.
-    pub fn open(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
+    /// Finds all files of a log; changes nothing. Of the segments only the last one stays open.
+    pub fn open(directory: &Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
         options.check()?;
         let mut files = Self {
             options: options.clone(),
@@ -78,11 +82,13 @@ impl LogFiles {
             segments: BTreeMap::new(),
             prepared: BTreeMap::new(),
             idle: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            unsynced: Vec::new(),
             timeline_max: 0,
             pace: Pace::default(),
         };
-        for (number, name) in names_of(directory)? {
-            files.take(directory.open(&name, &file_options(CreateMode::OpenExisting))?, number, name)?;
+        for (number, name) in names_of(&**directory)? {
+            files.take(SegmentFile::new(directory, number), number, name)?;
         }
         if let Some((_, last)) = files.segments.last_key_value() {
             files.geometry.segment_bytes = last.header.segment_bytes;
@@ -94,14 +100,17 @@ impl LogFiles {
         }
     }
 
-    fn take(&mut self, file: Arc<dyn File>, number: u64, name: String) -> Result<(), LogError> {
-        match read_header(&*file)? {
+    fn take(&mut self, file: Arc<SegmentFile>, number: u64, name: String) -> Result<(), LogError> {
+        let open = file.open()?;
+        match read_header(&*open)? {
             HeaderPage::Sound(header) if header.number == number => {
                 if header.database != self.options.database || !is_segment_size(header.segment_bytes) {
                     return Err(LogError::Foreign { segment: name });
                 }
                 self.timeline_max = self.timeline_max.max(header.timeline);
                 self.segments.insert(number, Segment { header, file });
+                // Numbers come in order. All before the last segment was durable when that was begun.
+                self.unsynced = vec![open];
             }
             HeaderPage::Version(version) => return Err(LogError::Version { version }),
             // A damaged header was being written when the process ended. If it has changed since, the reader finds that
@@ -128,19 +137,23 @@ impl LogFiles {
         if let Some(last) = last.filter(|_| !self.segments.is_empty()) {
             self.pace.note(last);
         }
+        let given_up = std::mem::replace(&mut self.segments, kept);
+        self.given_up.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
+        self.reuse_unread();
         let mut removed = Vec::new();
-        for (number, Segment { file, .. }) in std::mem::replace(&mut self.segments, kept) {
-            // A reader can go on in a file that no longer has a name, but not in one that is overwritten.
-            if Arc::strong_count(&file) == 1 || self.options.planted(Bug::RecycledWhileRead) {
-                self.idle.insert(number, file);
-            } else {
-                removed.push(number);
-            }
-        }
         while self.idle.len() > self.pace.segments.max(self.options.spare_segments_min) {
             removed.extend(self.idle.pop_first().map(|(number, _)| number));
         }
         removed
+    }
+
+    /// Makes files of segments that have been given up, and that nothing reads any more, idle. A reader could not open
+    /// one that has another name, nor go on in one that is overwritten.
+    pub fn reuse_unread(&mut self) {
+        let is_planted = self.options.planted(Bug::RecycledWhileRead);
+        // Only segments that are not given up get new readers.
+        let is_unread = |_: &u64, file: &mut Arc<SegmentFile>| Arc::get_mut(file).is_some() || is_planted;
+        self.idle.extend(self.given_up.extract_if(.., is_unread));
     }
 }
 
@@ -152,7 +165,7 @@ pub(crate) struct SegmentMaker {
     /// Whether there may be a file of a segment that was being made.
     is_unfinished: bool,
     /// A file that could not be renamed, and one that has its name, but not durably: both are retried.
-    spare: Option<(u64, Arc<dyn File>)>,
+    spare: Option<(u64, Arc<SegmentFile>)>,
     unsynced: Option<(u64, Prepared)>,
     /// How many bytes had been appended, in how many syncs, when a segment was last made.
     made_at: (u64, u64),
@@ -184,7 +197,7 @@ impl SegmentMaker {
         &mut self,
         number: u64,
         is_written: bool,
-        idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
+        idle: impl FnOnce() -> Option<(u64, Arc<SegmentFile>)>,
     ) -> Result<Prepared, LogError> {
         self.try_make(number, is_written, idle).map_err(|source| LogError::NoRoom { source, held: None })
     }
@@ -193,7 +206,7 @@ impl SegmentMaker {
         &mut self,
         number: u64,
         is_written: bool,
-        idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
+        idle: impl FnOnce() -> Option<(u64, Arc<SegmentFile>)>,
     ) -> io::Result<Prepared> {
         let made = match self.unsynced.take().filter(|(made, _)| *made == number) {
             Some((_, made)) => made,
@@ -204,20 +217,34 @@ impl SegmentMaker {
                 None => self.create(number, is_written)?,
             },
         };
-        if !self.options.planted(Bug::NameNotSynced) {
-            self.directory.sync().inspect_err(|_| self.unsynced = Some((number, made.clone())))?;
+        if !self.options.planted(Bug::NameNotSynced)
+            && let Err(error) = self.directory.sync()
+        {
+            self.unsynced = Some((number, made));
+            return Err(error);
         }
         Ok(made)
     }
 
     /// Gives the file of an idle segment another number.
-    fn rename(&mut self, idle: u64, file: Arc<dyn File>, number: u64) -> io::Result<Arc<dyn File>> {
-        let renamed = self.directory.rename(&name(idle), &name(number));
+    fn rename(&mut self, idle: u64, file: Arc<SegmentFile>, number: u64) -> io::Result<OpenSegment> {
+        // Opened first: what fails for want of descriptors has changed nothing.
+        let (renamed, is_missing) = match file.open() {
+            Ok(open) => {
+                let renamed = self.directory.rename(&name(idle), &name(number));
+                let is_missing = renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+                (renamed.map(|()| open.renamed(number)), is_missing)
+            }
+            Err(error) => {
+                let is_missing = is_missing(&error);
+                (Err(io::Error::other(error)), is_missing)
+            }
+        };
         // If the file is still there, this is retried. If not, another one is made.
-        if renamed.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
-            self.spare = Some((idle, file.clone()));
+        if renamed.is_err() && !is_missing {
+            self.spare = Some((idle, file));
         }
-        renamed.map(|()| file)
+        renamed
     }
 
     /// Creates a segment file, and writes all of it if requested.
@@ -251,7 +278,7 @@ impl SegmentMaker {
         file.sync()?;
         self.directory.rename(UNFINISHED, &name(number))?;
         self.is_unfinished = false;
-        Ok(Prepared { file, written: bytes })
+        Ok(Prepared { file: OpenSegment::named(&self.directory, number, file), written: bytes })
     }
 }
 
@@ -285,12 +312,6 @@ pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Res
         if options.planted(Bug::RemovalNotSynced) { Ok(()) } else { directory.sync() }
     };
     remove().map_err(|source| LogError::Files { action: "remove the segments", source })
-}
-
-/// How the files of a log and of its archive are opened. They are read and written by single requests, which need no ring
-/// of io_uring; each ring would take another descriptor of the process.
-pub(crate) fn file_options(create: CreateMode) -> FileOptions {
-    FileOptions { create, engine: Some(IoEngine::Pread), ..FileOptions::default() }
 }
 
 fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {

@@ -52,6 +52,7 @@ mod rebuild;
 mod reservation;
 mod ring;
 mod segment;
+mod segment_file;
 #[cfg(all(test, not(loom)))]
 mod simulation;
 mod syncs;

@@ -107,12 +107,12 @@ impl Log {
         from: Lsn,
         replay: impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let tail = Tail::find(directory.clone(), LogFiles::open(&*directory, options)?)?;
+        let tail = Tail::find(directory.clone(), LogFiles::open(&directory, options)?)?;
         let mut reader = LogReader::with_tail(tail, from)?;
         reader.ends_at_holes = options.planted(Bug::PastHole);
         reader.for_each(replay)?;
         let previous = reader.previous_end();
-        let files = reader.into_files().map_or_else(|| LogFiles::open(&*directory, options), Ok)?;
+        let files = reader.into_files().map_or_else(|| LogFiles::open(&directory, options), Ok)?;
         Ok(Self::begin_timeline(directory, files, previous)?)
     }
 
@@ -122,7 +122,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Foreign`] or [`LogError::Version`] if the files are not an earlier log's; what the system reports.
     pub fn begin(directory: Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
-        let mut files = LogFiles::open(&*directory, options)?;
+        let mut files = LogFiles::open(&directory, options)?;
         let given_up = std::mem::take(&mut files.segments);
         files.idle.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
         let is_first = files.idle.is_empty();

@@ -20,24 +20,27 @@ pub(crate) struct PreviousEnd {
 
 /// Makes durable what was read after the last place that is known to be durable. The operating system alone may hold
 /// it, and if a sync of it failed once, another sync does nothing. So it is written again first.
-pub(crate) fn make_durable(files: &LogFiles, end: PreviousEnd) -> io::Result<()> {
+pub(crate) fn make_durable(files: &mut LogFiles, end: PreviousEnd) -> io::Result<()> {
     let geometry = files.geometry;
     let mut buffer = AlignedBuffer::new(PART_BYTES as usize);
     for (number, segment) in files.segments.range(geometry.number(end.durable)..) {
+        // It is open: these are the files that may have something that is not durable.
+        let file = segment.file.open().map_err(io::Error::other)?;
         if !files.options.planted(Bug::EndTrusted) {
             let header = buffer.get_mut(..PAGE_SIZE).unwrap_or_default();
             header.copy_from_slice(&segment.header.encode());
-            segment.file.write_from(0, header)?;
+            file.write_from(0, header)?;
             let mut at = end.durable.max(geometry.start(*number)) / PAGE * PAGE;
             let to = end.lsn.min(geometry.start(number + 1)).next_multiple_of(PAGE);
             while at < to {
                 let part = buffer.get_mut(..PART_BYTES.min(to - at) as usize).unwrap_or_default();
-                segment.file.read_to(geometry.offset(at), part)?;
-                segment.file.write_from(geometry.offset(at), part)?;
+                file.read_to(geometry.offset(at), part)?;
+                file.write_from(geometry.offset(at), part)?;
                 at += part.len() as u64;
             }
         }
-        segment.file.sync()?;
+        file.sync()?;
     }
+    files.unsynced.clear();
     Ok(())
 }

@@ -1,17 +1,16 @@
 //! Reads a chunk of the log while the one before is processed: storage and processor work in parallel.
 
-use crate::window::Room;
+use crate::{segment_file::OpenSegment, window::Room};
 use std::{io, sync::Arc};
 use vellum_base::{
     PAGE_SIZE,
     primitive::thread::{Builder, JoinHandle},
 };
-use vellum_vm::File;
 
 /// Bytes of a segment's file.
 #[derive(Clone)]
 pub(crate) struct Chunk {
-    pub file: Arc<dyn File>,
+    pub file: Arc<OpenSegment>,
     pub from: u64,
     pub bytes: usize,
     /// How many of the first bytes are not wanted.

@@ -16,6 +16,7 @@ use crate::{
     previous_end::PreviousEnd,
     read_ahead::{Chunk, ReadAhead},
     segment::Geometry,
+    segment_file::{OpenSegment, SegmentFile},
     tail::Tail,
     window::Window,
 };
@@ -24,7 +25,7 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{Directory, File, OverlayDirectory};
+use vellum_vm::{Directory, OverlayDirectory};
 
 /// How many bytes are read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -56,12 +57,16 @@ struct Timeline {
     end: Option<(u64, u64)>,
 }
 
-/// Reads the records of a log in order. As long as it exists, the files that it reads are not overwritten.
+/// Reads the records of a log in order. As long as it exists, the files that it is still to read are not overwritten. Only
+/// the one that it reads now is open.
 pub struct LogReader {
     options: LogOptions,
     geometry: Geometry,
+    /// The segments from the one of this place on.
     segments: BTreeMap<u64, Segment>,
-    idle: BTreeMap<u64, Arc<dyn File>>,
+    /// Files beyond the segments, if a log is read that is not open.
+    idle: BTreeMap<u64, Arc<SegmentFile>>,
+    open: Option<Arc<OpenSegment>>,
     /// The timelines that are still to be read, the current one first.
     timelines: VecDeque<Timeline>,
     /// Where the next frame begins, and where the segment of that place ends.
@@ -103,7 +108,7 @@ impl LogReader {
     pub fn open(directory: Arc<dyn Directory>, options: &LogOptions, from: Lsn) -> Result<Self, LogError> {
         // What a killed process has left in its buffer is written in memory only.
         let directory: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory));
-        let files = LogFiles::open(&*directory, options)?;
+        let files = LogFiles::open(&directory, options)?;
         let from = Self::after_blank(&files, from);
         Self::with_tail(Tail::find(directory, files)?, from)
     }
@@ -111,7 +116,7 @@ impl LogReader {
     /// Reads from `from` on, as [`new`](Self::new), and also what the buffer has and the segments lack.
     pub(crate) fn with_tail(tail: Tail, from: Lsn) -> Result<Self, LogError> {
         let reader = Self::new(&tail.files, from)?;
-        Ok(Self { tail: Some(tail), ..reader })
+        Ok(Self { idle: tail.files.idle.clone(), tail: Some(tail), ..reader })
     }
 
     /// The files, with what was taken from the buffer.
@@ -146,7 +151,7 @@ impl LogReader {
         timelines.retain(|read| read.number < timeline);
         // In a second reading the checksum of each record suffices.
         let from = (from > Lsn(0)).then_some(from);
-        Ok(Self { idle: BTreeMap::new(), checks: false, ..Self::begin(files, from, timelines, false)? })
+        Ok(Self { checks: false, ..Self::begin(files, from, timelines, false)? })
     }
 
     fn begin(
@@ -170,7 +175,8 @@ impl LogReader {
             options: files.options.clone(),
             geometry: files.geometry,
             segments: files.segments.clone(),
-            idle: files.idle.clone(),
+            idle: BTreeMap::new(),
+            open: None,
             timelines,
             at: 0,
             segment_end: 0,
@@ -314,7 +320,9 @@ impl LogReader {
     /// Notes that the next frame begins at `at`.
     fn go_to(&mut self, at: u64) {
         (self.at, self.summed) = (at, at);
-        self.segment_end = self.geometry.start(self.geometry.number(at) + 1);
+        let number = self.geometry.number(at);
+        self.segment_end = self.geometry.start(number + 1);
+        self.segments = self.segments.split_off(&number);
     }
 
     /// Adds what was passed to the checksum.
@@ -378,7 +386,7 @@ impl LogReader {
         for number in self.geometry.number(at)..=self.geometry.number(at + bytes - 1) {
             let file = self.segments.get(&number).map(|segment| &segment.file);
             let Some(file) = file.or_else(|| self.idle.get(&number)) else { continue };
-            if file.size().map_err(failed)? < self.geometry.segment_bytes {
+            if file.open_at(Lsn(at))?.size().map_err(failed)? < self.geometry.segment_bytes {
                 return Ok(true);
             }
         }
@@ -427,7 +435,7 @@ impl LogReader {
 
     /// Adds the next chunk to the window; false if no segment has it.
     fn load_chunk(&mut self, at: u64) -> Result<bool, LogError> {
-        let Some(chunk) = self.chunk_at(at) else { return Ok(false) };
+        let Some(chunk) = self.chunk_at(at)? else { return Ok(false) };
         // A short log has only one chunk.
         let goes_on = self.window.has_read();
         let ahead = self.ahead.take().and_then(|ahead| ahead.finish(&chunk));
@@ -444,15 +452,17 @@ impl LogReader {
             Err(source) => return Err(failed(source)),
         }
         if goes_on && self.until == u64::MAX && !self.is_beyond_end {
-            let next = self.chunk_at(self.window.end());
+            // What cannot be opened is no error before it is needed.
+            let next = self.chunk_at(self.window.end()).ok().flatten();
             self.ahead = next.and_then(|next| ReadAhead::begin(next, self.window.room()));
         }
         Ok(true)
     }
 
     /// The chunk to read from `at` on; `None` if no segment has it.
-    fn chunk_at(&self, at: u64) -> Option<Chunk> {
-        let file = self.file_of(at)?.clone();
+    fn chunk_at(&mut self, at: u64) -> Result<Option<Chunk>, LogError> {
+        let Some(file) = self.file_of(at).cloned() else { return Ok(None) };
+        let file = self.open_file(&file, at)?;
         let offset = self.geometry.offset(at);
         let from = offset - offset % PAGE_SIZE as u64;
         let passed_over = (offset - from) as usize;
@@ -460,7 +470,15 @@ impl LogReader {
         let wanted = self.until.saturating_sub(at).max(1).saturating_add(offset - from);
         let wanted = wanted.min(self.window.chunk_bytes() as u64).next_multiple_of(PAGE_SIZE as u64);
         let bytes = wanted.min(self.geometry.segment_bytes - from) as usize;
-        Some(Chunk { file, from, bytes, passed_over })
+        Ok(Some(Chunk { file, from, bytes, passed_over }))
+    }
+
+    /// The file that holds a place, open instead of the one that was read before.
+    fn open_file(&mut self, file: &Arc<SegmentFile>, at: u64) -> Result<Arc<OpenSegment>, LogError> {
+        match self.open.take_if(|open| Arc::ptr_eq(open.segment(), file)) {
+            Some(open) => Ok(self.open.insert(open).clone()),
+            None => Ok(self.open.insert(Arc::new(file.open_at(Lsn(at))?)).clone()),
+        }
     }
 
     /// The segment that holds a place of the current timeline.
@@ -471,7 +489,7 @@ impl LogReader {
     }
 
     /// The file that holds a place of the current timeline; after its end also the one that would, if it had a header.
-    fn file_of(&self, at: u64) -> Option<&Arc<dyn File>> {
+    fn file_of(&self, at: u64) -> Option<&Arc<SegmentFile>> {
         let idle = || self.idle.get(&self.geometry.number(at)).filter(|_| self.is_beyond_end);
         self.segment_of(at).map(|segment| &segment.file).or_else(idle)
     }

@@ -3,9 +3,9 @@
 
 use crate::{
     LogError, LogOptions,
-    files::file_options,
     frame::{FrameHeader, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX, frame_bytes, seed},
     segment::{Geometry, SegmentHeader, name, salt},
+    segment_file::file_options,
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};

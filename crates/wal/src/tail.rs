@@ -59,8 +59,10 @@ impl Tail {
             let rest = frames.split_off(bytes as usize);
             if let Some(segment) = self.files.segments.get(&number) {
                 let offset = self.files.geometry.offset(at);
-                write_into(&*segment.file, self.files.geometry.segment_bytes, offset, &frames)
-                    .map_err(failed)?;
+                let file = segment.file.open()?;
+                let written = write_into(&*file, self.files.geometry.segment_bytes, offset, &frames);
+                self.files.unsynced.push(file);
+                written.map_err(failed)?;
             }
             (at, frames) = (at + bytes, rest);
         }
@@ -70,10 +72,10 @@ impl Tail {
     /// Begins a segment when everything before it is durable.
     fn begin_segment(&mut self, number: u64, timeline: u64, durable: u64) -> Result<(), LogError> {
         let start = self.files.geometry.start(number);
-        make_durable(&self.files, PreviousEnd { lsn: start, durable, checksum: 0 }).map_err(failed)?;
+        make_durable(&mut self.files, PreviousEnd { lsn: start, durable, checksum: 0 }).map_err(failed)?;
         let previous_checksum = self.sum(number.saturating_sub(1)).map_err(failed)?;
         let file = match self.files.idle.remove(&number) {
-            Some(file) => file,
+            Some(file) => file.open()?,
             None => {
                 let mut maker = SegmentMaker::new(self.directory.clone(), &self.files);
                 maker.make(number, true, || None)?.file
@@ -89,21 +91,23 @@ impl Tail {
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());
-        file.write_from(0, &page).map_err(failed)?;
-        self.files.segments.insert(number, Segment { header, file });
-        Ok(())
+        let written = file.write_from(0, &page);
+        self.files.segments.insert(number, Segment { header, file: file.segment().clone() });
+        self.files.unsynced.push(file);
+        written.map_err(failed)
     }
 
     /// The checksum of the contents of a full segment.
     fn sum(&self, number: u64) -> io::Result<u64> {
         let mut checksum = ChecksumStream::default();
         let Some(segment) = self.files.segments.get(&number) else { return Ok(0) };
+        let file = segment.file.open().map_err(io::Error::other)?;
         let bytes = self.files.geometry.segment_bytes;
         let mut buffer = AlignedBuffer::new(PART_BYTES.min(bytes - PAGE) as usize);
         let mut at = PAGE;
         while at < bytes {
             let part = buffer.get_mut(..PART_BYTES.min(bytes - at) as usize).unwrap_or_default();
-            segment.file.read_to(at, part)?;
+            file.read_to(at, part)?;
             checksum.update(part);
             at += part.len() as u64;
         }
