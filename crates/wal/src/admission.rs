@@ -7,6 +7,14 @@ use crate::{Log, LogError, files::remove, primitive::Ordering};
 use std::iter;
 
 impl Log {
+    /// Makes the next segments before they are needed, so that no transaction waits for that.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if they cannot be made. It is tried again when they are needed.
+    pub fn prepare(&self) -> Result<(), LogError> {
+        self.prepare_to(self.wanted(self.end().0), false)
+    }
+
     /// Makes sure that there are segments for what comes next. Called before anything that will be logged is latched or
     /// done.
     ///

@@ -3,7 +3,7 @@
 use crate::{
     ArchivedPart, Durability, LogError, LogReader,
     archive::PartSource,
-    files::{FEW_BYTES, LogFiles, Prepared, Segment, SegmentMaker},
+    files::{FEW_BYTES, LogFiles, Made, Prepared, Segment, SegmentMaker},
     frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::AlignedBuffer;
+use vellum_vm::{AlignedBuffer, VmError};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The most bytes that are written at once.
@@ -25,6 +25,8 @@ const BLANK_BYTES_MIN: u64 = 64 << 10;
 pub(crate) enum WriteError {
     /// The next segment is not prepared; what was written stays written.
     NoSegment,
+    /// The next segment cannot be opened now; what was written stays written.
+    NotOpened(VmError),
     /// What the files hold is unknown.
     Failed(io::Error),
 }
@@ -41,6 +43,8 @@ pub(crate) struct Device {
     /// The segment that is being written, and its number. Only this one may have something that is not durable.
     file: OpenSegment,
     number: u64,
+    /// The first of the next segments that is not open, or does not exist.
+    closed: u64,
     /// Where the log ended before this timeline.
     former_end: Lsn,
     /// Up to where the file has been written, in this life or before.
@@ -81,7 +85,7 @@ impl Device {
             make_durable(&mut files, end).map_err(failed)?;
         }
         files.unsynced.clear();
-        let Prepared { file, written: used } = maker.make(number, false, || files.idle.pop_first())?;
+        let Made { file, written: used } = maker.make(number, false, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
         // After a close the former log is gone; its archive knows where it ended.
         let least = files.options.least.0.min(written);
@@ -91,6 +95,7 @@ impl Device {
             timeline,
             file,
             number,
+            closed: number + 1,
             former_end: Lsn(lsn),
             used,
             checksum: ChecksumStream::default(),
@@ -237,8 +242,37 @@ impl Device {
     }
 
     /// The file of the segment that was to be prepared next.
-    pub fn add_prepared(&mut self, made: Prepared) {
-        self.files.prepared.insert(self.number_unprepared(), made);
+    pub fn add_prepared(&mut self, Made { file: open, written }: Made) {
+        let (number, file) = (self.number_unprepared(), open.segment().clone());
+        let open = self.is_near(number).then_some(open);
+        if open.is_some() && self.closed == number {
+            self.closed += 1;
+        }
+        self.files.prepared.insert(number, Prepared { file, open, written });
+    }
+
+    /// Whether records that are admitted before the next write may reach a segment: it must be open by then. Others,
+    /// which are kept for undoing a long transaction say, may be more than the process may have open.
+    fn is_near(&self, number: u64) -> bool {
+        self.files.geometry.start(number) <= self.written + 2 * self.files.options.buffer_bytes
+    }
+
+    /// Opens the prepared segments that must be open.
+    pub fn open_prepared(&mut self) -> Result<(), VmError> {
+        while self.is_near(self.closed)
+            && let Some(prepared) = self.files.prepared.get_mut(&self.closed)
+        {
+            prepared.open = Some(prepared.file.open()?);
+            self.closed += 1;
+        }
+        Ok(())
+    }
+
+    /// Up to where records can be admitted: the end of the last segment that exists, or of the last that is open if the
+    /// one after it must be, too.
+    pub fn ready_end(&self) -> u64 {
+        let opened_end = self.files.geometry.start(self.closed);
+        if self.is_near(self.closed) { opened_end.min(self.prepared_end()) } else { self.prepared_end() }
     }
 
     /// The end of the last segment that exists.
@@ -329,6 +363,7 @@ impl Device {
         {
             removed.push(number);
         }
+        self.closed = self.closed.min(self.number_unprepared());
         removed
     }
 
@@ -362,9 +397,13 @@ impl Device {
             self.sync()?;
         }
         debug_assert!(!self.is_unsynced || self.files.options.planted(Bug::SegmentBeforeSync));
-        let Some(made) = self.files.prepared.remove(&number) else { return Err(WriteError::NoSegment) };
+        let Some(next) = self.files.prepared.get_mut(&number) else { return Err(WriteError::NoSegment) };
+        let (written, open) = (next.written, next.open.take());
+        let file = open.map_or_else(|| next.file.open(), Ok).map_err(WriteError::NotOpened)?;
+        self.files.prepared.remove(&number);
+        self.closed = self.closed.max(number + 1);
         let checksum = std::mem::take(&mut self.checksum).finish();
-        (self.file, self.number, self.used) = (made.file, number, made.written);
+        (self.file, self.number, self.used) = (file, number, written);
         Ok(self.write_header(self.written, checksum)?)
     }
 

@@ -117,3 +117,10 @@ pub enum LogError {
         segment: String,
     },
 }
+
+impl LogError {
+    /// The next segment is there, and cannot be opened now. What is to be written to it is written when it can be.
+    pub(crate) fn not_opened(error: VmError) -> Self {
+        Self::NoRoom { source: io::Error::other(error), held: None }
+    }
+}

@@ -23,10 +23,19 @@ pub(crate) struct Segment {
     pub file: Arc<SegmentFile>,
 }
 
-/// A file that will be a segment. It is open: what was admitted to the log must not fail for want of descriptors.
-pub(crate) struct Prepared {
+/// A file that has been made for a segment.
+pub(crate) struct Made {
     pub file: OpenSegment,
     /// Up to where it has been written before. The part that was allocated and never written is synced more slowly.
+    pub written: u64,
+}
+
+/// A file for one of the next segments.
+pub(crate) struct Prepared {
+    pub file: Arc<SegmentFile>,
+    /// The same file, if it is open.
+    pub open: Option<OpenSegment>,
+    /// As of [`Made`].
     pub written: u64,
 }
 
@@ -166,7 +175,7 @@ pub(crate) struct SegmentMaker {
     is_unfinished: bool,
     /// A file that could not be renamed, and one that has its name, but not durably: both are retried.
     spare: Option<(u64, Arc<SegmentFile>)>,
-    unsynced: Option<(u64, Prepared)>,
+    unsynced: Option<(u64, Made)>,
     /// How many bytes had been appended, in how many syncs, when a segment was last made.
     made_at: (u64, u64),
 }
@@ -198,7 +207,7 @@ impl SegmentMaker {
         number: u64,
         is_written: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<SegmentFile>)>,
-    ) -> Result<Prepared, LogError> {
+    ) -> Result<Made, LogError> {
         self.try_make(number, is_written, idle).map_err(|source| LogError::NoRoom { source, held: None })
     }
 
@@ -207,12 +216,12 @@ impl SegmentMaker {
         number: u64,
         is_written: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<SegmentFile>)>,
-    ) -> io::Result<Prepared> {
+    ) -> io::Result<Made> {
         let made = match self.unsynced.take().filter(|(made, _)| *made == number) {
             Some((_, made)) => made,
             None => match self.spare.take().or_else(idle) {
                 Some((idle, file)) => {
-                    Prepared { file: self.rename(idle, file, number)?, written: self.segment_bytes }
+                    Made { file: self.rename(idle, file, number)?, written: self.segment_bytes }
                 }
                 None => self.create(number, is_written)?,
             },
@@ -248,7 +257,7 @@ impl SegmentMaker {
     }
 
     /// Creates a segment file, and writes all of it if requested.
-    fn create(&mut self, number: u64, is_written: bool) -> io::Result<Prepared> {
+    fn create(&mut self, number: u64, is_written: bool) -> io::Result<Made> {
         if std::mem::replace(&mut self.is_unfinished, true) {
             self.directory.remove(UNFINISHED).or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => Ok(()),
@@ -263,7 +272,7 @@ impl SegmentMaker {
         made
     }
 
-    fn fill(&mut self, number: u64, is_written: bool) -> io::Result<Prepared> {
+    fn fill(&mut self, number: u64, is_written: bool) -> io::Result<Made> {
         let options = file_options(CreateMode::CreateNew);
         let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
         file.grow(self.segment_bytes)?;
@@ -278,7 +287,7 @@ impl SegmentMaker {
         file.sync()?;
         self.directory.rename(UNFINISHED, &name(number))?;
         self.is_unfinished = false;
-        Ok(Prepared { file: OpenSegment::named(&self.directory, number, file), written: bytes })
+        Ok(Made { file: OpenSegment::named(&self.directory, number, file), written: bytes })
     }
 }
 

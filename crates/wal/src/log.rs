@@ -72,7 +72,7 @@ pub struct Log {
     buffered: AtomicU64,
     durable: AtomicU64,
     pub(crate) syncs: Syncs,
-    /// Up to where there are segments.
+    /// Up to where there are segments, which are open as far as records may soon reach them.
     pub(crate) prepared: AtomicU64,
     /// How much of that is kept for undoing transactions.
     pub(crate) for_undo: AtomicU64,
@@ -396,17 +396,9 @@ impl Log {
         lock(&self.device)
     }
 
-    /// Makes the next segments before they are needed, so that no transaction waits for that.
-    ///
-    /// # Errors
-    /// [`LogError::NoRoom`] if they cannot be made. It is tried again when they are needed.
-    pub fn prepare(&self) -> Result<(), LogError> {
-        self.prepare_to(self.wanted(self.end().0), false)
-    }
-
     /// Up to where there should be segments while the log ends at `end`: two buffers further, but of the second no more
     /// than was appended. A log that remains short needs no more than [`admit`](Self::admit) makes.
-    fn wanted(&self, end: u64) -> u64 {
+    pub(crate) fn wanted(&self, end: u64) -> u64 {
         let buffer = self.options.buffer_bytes;
         // Relaxed: a hint.
         end + buffer + buffer.min(end - self.begin) + self.for_undo.load(Ordering::Relaxed)
@@ -418,12 +410,14 @@ impl Log {
             // Under the lock of the maker, so that a log that has been removed leaves nothing behind.
             self.check()?;
             let number = {
-                let device = lock(&self.device);
+                let mut device = lock(&self.device);
+                let opened = device.open_prepared();
                 // Relaxed: a hint.
-                self.prepared.store(device.prepared_end(), Ordering::Relaxed);
-                if device.prepared_end() >= to {
+                self.prepared.store(device.ready_end(), Ordering::Relaxed);
+                if device.ready_end() >= to {
                     return Ok(());
                 }
+                opened.map_err(LogError::not_opened)?;
                 device.number_unprepared()
             };
             let pays = maker.is_to_be_written(self.end().0 - self.begin, self.sync_counts().syncs);
@@ -472,6 +466,7 @@ impl Log {
                 let needed = lock(&self.device).prepared_end() + 1;
                 self.prepare_to(needed, true).map(|()| true)
             }
+            Err(WriteError::NotOpened(error)) => Err(LogError::not_opened(error)),
             // Before another thread has its turn: a sync of that thread would succeed, but not make up for this one.
             Err(WriteError::Failed(error)) => Err(self.fail(error)),
         }
@@ -495,8 +490,9 @@ impl Log {
             self.durable.store(end, Ordering::Release);
             self.ended.notify_all();
         }
-        // Relaxed: a hint.
-        if self.wanted(end) > self.prepared.load(Ordering::Relaxed) {
+        // Relaxed: a hint. What has been written brings segments nearer.
+        self.prepared.store(device.ready_end(), Ordering::Relaxed);
+        if self.wanted(end) > device.ready_end() {
             self.waiting.ask(Request::Segments);
         }
         // Release: pairs with `horizon`.

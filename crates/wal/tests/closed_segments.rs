@@ -166,6 +166,38 @@ fn a_segment_that_could_not_be_opened_is_used_again_later() {
 }
 
 #[test]
+fn a_segment_that_was_prepared_long_before_is_opened_before_records_reach_it() {
+    let disk = ShortOfDescriptors::new();
+    let (log, _) = open(&disk).unwrap();
+    log.keep_for_undo(400 << 10, 0);
+    log.prepare().unwrap();
+    let files = disk.segments();
+    let (mut appended, mut failures) = (Vec::new(), 0);
+    for number in 0..350 {
+        if number % 100 == 0 {
+            disk.fail(0, 100);
+        }
+        log.keep_for_undo(0, 1 << 10);
+        // What is admitted is written; a record that no thread waits for would end the log if it could not be.
+        while let Err(error) = log.admit_undo() {
+            assert_passes(&error);
+            failures += 1;
+        }
+        let place = log.reserve(1008).unwrap();
+        appended.push(place.fill(&[1; 1008]).unwrap());
+        if number % 50 == 0 {
+            log.wait(appended[number], Durability::Synced).unwrap();
+        }
+    }
+    assert!(failures >= 20, "{failures}");
+    assert_eq!(disk.segments(), files, "none is made anew");
+    log.wait(*appended.last().unwrap(), Durability::Synced).unwrap();
+    drop(log);
+    disk.fail(0, 0);
+    assert_eq!(open(&disk).unwrap().1, appended);
+}
+
+#[test]
 fn what_could_not_be_archived_or_copied_is_later() {
     let disk = ShortOfDescriptors::new();
     let (log, _) = open(&disk).unwrap();

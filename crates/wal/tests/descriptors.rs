@@ -139,6 +139,31 @@ fn a_long_log_is_opened_read_and_used_again_with_few_files() {
 }
 
 #[test]
+fn what_is_kept_for_undo_takes_few_files() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let (log, _) = open(place, &small());
+    log.keep_for_undo(600 << 10, 0);
+    log.prepare().unwrap();
+    let files = segments(place);
+    assert!(files > 50);
+    assert_few(place);
+    // The transaction is undone, in the segments that are kept for it.
+    let mut appended = Vec::new();
+    for _ in 0..500 {
+        appended.extend(append(&log, 1));
+        log.keep_for_undo(0, 1 << 10);
+        assert_eq!(segments(place), files);
+    }
+    assert_few(place);
+    log.keep_for_undo(0, 100 << 10);
+    log.discard(appended[499]).unwrap();
+    assert!(segments(place) < 10, "{}", segments(place));
+    append(&log, 100);
+    assert_few(place);
+}
+
+#[test]
 fn a_log_takes_no_rings() {
     let place = tempfile::tempdir().unwrap();
     let options = LogOptions { segment_bytes: 64 << 10, buffer_bytes: 1 << 20, ..LogOptions::new([1; 16]) };
