@@ -6,7 +6,7 @@ use super::{
     reader::{BackupFile, Part},
 };
 use crate::{TxnError, backup_error::BackupError};
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_pool::PoolError;
 use vellum_vm::{CreateMode, Directory, File, FileOptions, IoEngine};
@@ -31,7 +31,8 @@ pub fn restore(
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
     let total = backups.iter().map(|backup| backup.sizes().0).sum();
     let mut done = 0;
-    let mut segments: BTreeMap<u64, Arc<dyn File>> = BTreeMap::new();
+    // The segment that is being written, and its number.
+    let mut segment: Option<(u64, Arc<dyn File>)> = None;
     for backup in backups {
         let has_log = std::ptr::eq(*backup, *last) && last.segment_bytes() > 0 && point.is_none();
         backup.read_parts(|part| match part {
@@ -42,26 +43,28 @@ pub fn restore(
             }
             Part::Log((number, offset), bytes) if has_log => {
                 let failed = |source| BackupError::WriteRestored { source };
-                let segment = match segments.get(&number) {
-                    Some(segment) => segment,
+                let current = segment.take_if(|(current, _)| *current == number);
+                let file = match current {
+                    Some((_, file)) => file,
                     None => {
-                        let segment = make_segment(log, number, last.segment_bytes())?;
-                        segments.entry(number).or_insert(segment)
+                        // A log is in the order of its segments, and may have more than can be open.
+                        sync(segment.take())?;
+                        make_segment(log, number, last.segment_bytes())?
                     }
                 };
-                Ok(segment.write_from(offset, bytes).map_err(failed)?)
+                let (_, file) = segment.insert((number, file));
+                Ok(file.write_from(offset, bytes).map_err(failed)?)
             }
             Part::Log(..) => Ok(()),
         })?;
     }
-    for segment in segments.values() {
-        segment.sync().map_err(|source| BackupError::WriteRestored { source })?;
-    }
+    let has_log = segment.is_some();
+    sync(segment)?;
     log.sync().map_err(|source| BackupError::WriteRestored { source })?;
     let replayed =
         point.map(|(point, segment_bytes)| replay((last, point), file, log, segment_bytes)).transpose()?;
     let end = replayed.map_or(last.file_pages(), |(_, end)| end);
-    last.basis().install(file, end, replayed.is_some() || !segments.is_empty())?;
+    last.basis().install(file, end, replayed.is_some() || has_log)?;
     Ok(replayed.map(|(point, _)| point))
 }
 
@@ -109,6 +112,12 @@ fn write_pages(file: &dyn File, places: &[(u64, u64)], bytes: &[u8], pages: u64)
         written.map_err(|source| PoolError::Write { extent, source })?;
     }
     Ok(())
+}
+
+/// Makes a segment durable, and closes it.
+fn sync(segment: Option<(u64, Arc<dyn File>)>) -> Result<(), TxnError> {
+    let synced = segment.map_or(Ok(()), |(_, file)| file.sync());
+    Ok(synced.map_err(|source| BackupError::WriteRestored { source })?)
 }
 
 fn make_segment(log: &dyn Directory, number: u64, bytes: u64) -> Result<Arc<dyn File>, TxnError> {

@@ -1,9 +1,17 @@
 //! Archives and options with which a database is restored to a point, or is not: sizes of segments, damaged files, links.
 
 use crate::support::options;
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
-use vellum::{Backup, BackupOptions, Database, Options, RestoreOptions};
-use vellum_vm::{Directory, FileOptions, SimulatedDisk};
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+use vellum::{Backup, BackupOptions, BackupProgress, Database, Options, RestoreOptions};
+use vellum_vm::{CrashModel, CreateMode, Directory, File, FileOptions, SimulatedDisk, VmError};
 
 /// A database with an archive of several files, which is closed, and a backup of its beginning.
 fn make(directory: &Path, count: u32) -> Options {
@@ -131,4 +139,67 @@ fn a_damaged_last_file_of_an_archive_that_the_log_lacks_leaves_a_gap() {
     database.archive_log().unwrap();
     assert!(database.log_state().unwrap().archive.unwrap().gap.is_some());
     database.close().unwrap();
+}
+
+/// A disk on which no segment of a log is open when another one is made.
+#[derive(Debug)]
+struct OneSegment {
+    disk: SimulatedDisk,
+    /// How many were made.
+    made: AtomicU32,
+}
+
+impl Directory for OneSegment {
+    fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
+        if options.create == CreateMode::CreateNew && name.starts_with("segment-") {
+            let names = self.disk.names().unwrap().into_iter().filter(|name| name.starts_with("segment-"));
+            let open = names.filter(|name| self.disk.open(name, &FileOptions::default()).is_err()).count();
+            assert_eq!(open, 0, "segments that have been written are closed");
+            self.made.fetch_add(1, Ordering::SeqCst);
+        }
+        self.disk.open(name, options)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.disk.names()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+}
+
+#[test]
+fn a_log_that_is_restored_takes_few_files() {
+    let (disk, backups) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedDisk::new(2)));
+    let options = options().log_segment_bytes(16 << 10);
+    let database = Database::create_in(disk, "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    table.put(0u32.to_be_bytes(), [0; 1000]).unwrap();
+    let mut count = 1_u32;
+    let mut progress = |_: BackupProgress| {
+        for key in count..200 {
+            table.put(key.to_be_bytes(), [key as u8; 1000]).unwrap();
+        }
+        count = 200;
+        true
+    };
+    let how = BackupOptions::default().progress(&mut progress);
+    database.backup_in(backups.clone(), "backup", how).unwrap();
+    let backup = Backup::open_in(&*backups, "backup").unwrap();
+    let restored = SimulatedDisk::new(3);
+    let target = Arc::new(OneSegment { disk: restored.clone(), made: AtomicU32::new(0) });
+    Backup::restore_in(&[backup], target.clone(), "data", &options, RestoreOptions::default()).unwrap();
+    assert!(target.made.load(Ordering::SeqCst) > 10, "{target:?}");
+    let crashed = Arc::new(restored.crash_with(CrashModel::LoseAll));
+    let database = Database::open_in(crashed, "data", &options).unwrap();
+    assert_eq!(database.table("table").unwrap().count(..).unwrap(), 200);
 }
