@@ -16,10 +16,11 @@ use crate::{
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
-    Claim, Intent, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
+    BlobReference, Claim, Intent, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer,
+    free_large,
 };
 use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError, undoing};
 
 /// An open transaction. If it is dropped and neither committed nor rolled back, others cannot change the records that
@@ -269,6 +270,11 @@ impl Transaction {
                 state.touch(before);
             }
         }
+    }
+
+    /// The extents of the large values that it has replaced or removed, which are in no tree, and will be again if it is rolled back.
+    pub fn replaced_extents(&self) -> Vec<Extent> {
+        self.lock().replaced_large().map(BlobReference::extent).collect()
     }
 
     /// Undoes all changes of the transaction, and ends it.

@@ -10,7 +10,7 @@ use crate::{
     writer::Writer,
 };
 use std::{iter, sync::Arc};
-use vellum_access::ValueImage;
+use vellum_access::{BlobReference, ValueImage};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -299,6 +299,12 @@ impl State {
             bytes + self.spilled_bytes,
             self.exposure,
         )
+    }
+
+    /// The large values that it would put back if it were undone.
+    pub fn replaced_large(&self) -> impl Iterator<Item = BlobReference> {
+        let in_memory = self.undo.iter().filter_map(|undo| undo.before.large());
+        in_memory.chain(self.spilled_large.iter().map(|(_, large)| large.reference))
     }
 
     pub fn take_back(&mut self, left: Leftovers) {

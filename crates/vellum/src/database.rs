@@ -307,11 +307,19 @@ impl Database {
     /// between two changes would be reported as damage, and what only a snapshot still sees would be reported as a
     /// leak.
     ///
+    /// Transactions that have ended and could not be rolled back are rolled back first. If that fails again, the report
+    /// has the error, the tables are verified with the changes of those transactions, and what these have replaced is
+    /// no leak.
+    ///
     /// # Errors
     /// Returns none itself: all problems are in the report.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
+        let pool = self.inner.pool();
+        // Before checkpoints pause: undoing may need one, to have room in the log.
+        let undone = self.inner.undo_rest();
         let _paused = self.inner.durable.pause_checkpoints();
-        verify::verify(self.inner.pool(), progress)
+        let report = verify::verify(pool, &self.inner.not_undone_extents(), progress);
+        VerifyReport { rollback_error: undone.err(), ..report }
     }
 
     /// Takes a checkpoint while other threads keep working: after a crash, the next opening then redoes only later

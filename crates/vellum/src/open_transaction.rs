@@ -1,8 +1,13 @@
 //! A transaction that is rolled back when it is dropped.
 
-use crate::{Result, driver::lock, owned::Owned, shared::Inner};
+use crate::{
+    Result,
+    driver::lock,
+    owned::Owned,
+    shared::{Inner, NotUndone},
+};
 use std::{panic::Location, sync::Arc};
-use vellum_base::primitive::Mutex;
+use vellum_base::{Extent, primitive::Mutex};
 use vellum_pool::Pool;
 use vellum_txn::{CommitError, Savepoint};
 
@@ -48,13 +53,8 @@ impl OpenTransaction {
         if undone.is_ok() {
             self.undo_owned(None);
         } else {
-            let (transaction, mut owned) =
-                (self.transaction.clone(), std::mem::take(&mut *lock(&self.owned)));
-            self.inner.undo_later(Box::new(move |inner| {
-                transaction.rollback(inner.durable.pool())?;
-                owned.undo(inner, None);
-                Ok(())
-            }));
+            let owned = std::mem::take(&mut *lock(&self.owned));
+            self.inner.undo_later(Box::new(Failed { transaction: self.transaction.clone(), owned }));
         }
         Ok(undone?)
     }
@@ -62,6 +62,24 @@ impl OpenTransaction {
     /// Undoes the changes of whole tables since a savepoint, or all of them.
     pub(crate) fn undo_owned(&self, since: Option<Savepoint>) {
         lock(&self.owned).undo(&self.inner, since);
+    }
+}
+
+/// One that has ended and could not be rolled back.
+struct Failed {
+    transaction: Arc<vellum_txn::Transaction>,
+    owned: Owned,
+}
+
+impl NotUndone for Failed {
+    fn undo(&mut self, inner: &Inner) -> Result<()> {
+        self.transaction.rollback(inner.durable.pool())?;
+        self.owned.undo(inner, None);
+        Ok(())
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.transaction.replaced_extents()
     }
 }
 

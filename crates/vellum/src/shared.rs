@@ -18,16 +18,22 @@ use std::{
     task::Waker,
 };
 use vellum_access::Tree;
-use vellum_base::PageId;
 use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::{Extent, PageId};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
 
 /// The tables that have handles, by their roots.
 pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
 
-/// Tries to roll back a transaction that has ended.
-pub(crate) type Undo = Box<dyn FnMut(&Inner) -> Result<()> + Send>;
+/// A transaction that has ended and could not be rolled back.
+pub(crate) trait NotUndone: Send {
+    /// Tries again.
+    fn undo(&mut self, inner: &Inner) -> Result<()>;
+
+    /// What it needs to be rolled back, and nothing else refers to.
+    fn extents(&self) -> Vec<Extent>;
+}
 
 /// The state shared by all handles.
 // The reference counts are on a separate cache line from what all operations read.
@@ -60,7 +66,7 @@ pub(crate) struct Inner {
     /// Which transactions have changed records of which tables.
     pub(crate) writers: Arc<Writers>,
     /// Ended transactions that are still to be rolled back, and whether there are any.
-    pub(crate) not_undone: Mutex<Vec<Undo>>,
+    pub(crate) not_undone: Mutex<Vec<Box<dyn NotUndone>>>,
     pub(crate) has_not_undone: AtomicBool,
     /// A bug that a test has planted.
     #[cfg(test)]
@@ -218,7 +224,7 @@ impl Inner {
 
     /// Keeps an ended transaction that could not be rolled back.
     #[cold]
-    pub(crate) fn undo_later(&self, transaction: Undo) {
+    pub(crate) fn undo_later(&self, transaction: Box<dyn NotUndone>) {
         let mut rest = lock(&self.not_undone);
         rest.push(transaction);
         // Relaxed, here and where it is read: a thread that does not see it yet meets a conflict, and a thread that
@@ -239,9 +245,14 @@ impl Inner {
     fn try_to_undo_rest(&self) -> Result<()> {
         let mut rest = lock(&self.not_undone);
         let mut undone = Ok(());
-        rest.retain_mut(|undo| undo(self).map_err(|error| undone = Err(error)).is_err());
+        rest.retain_mut(|transaction| transaction.undo(self).map_err(|error| undone = Err(error)).is_err());
         self.has_not_undone.store(!rest.is_empty(), Ordering::Relaxed);
         undone
+    }
+
+    /// What the transactions that could not be rolled back need for that, and nothing else refers to.
+    pub(crate) fn not_undone_extents(&self) -> Vec<Extent> {
+        lock(&self.not_undone).iter().flat_map(|transaction| transaction.extents()).collect()
     }
 
     /// Repeats an attempt, in case an ended transaction that was not rolled back until now was in its way.

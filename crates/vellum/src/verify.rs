@@ -124,6 +124,9 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Pages that were found and read.
     pub pages_verified: u64,
+    /// Why a transaction that has ended could still not be rolled back, if so. It will be when that works, or when the
+    /// database is opened again. This is no damage.
+    pub rollback_error: Option<Error>,
 }
 
 impl VerifyReport {
@@ -181,7 +184,8 @@ pub(crate) fn heap(pool: &Pool, root: PageId, name: &str) -> Vec<Problem> {
     report.problems
 }
 
-pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyReport {
+/// Verifies everything. `kept` are extents to which no structure refers, and which are needed.
+pub(crate) fn verify(pool: &Pool, kept: &[Extent], mut progress: impl FnMut(Progress)) -> VerifyReport {
     let mut report = VerifyReport::default();
     let mut seen = Seen::none(pool, &mut progress);
     for extent in pool.own_extents() {
@@ -211,6 +215,9 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
         Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
     }
     report.pages_verified = seen.progress.pages_done;
+    for extent in kept {
+        seen.claim(*extent);
+    }
     pool.for_each_extent(|extent| {
         if !seen.is_seen(extent.head.0) {
             report.problems.push(Problem::Leaked { page: extent.head.0, pages: extent.pages });

@@ -29,6 +29,7 @@ mod moved;
 mod needless_conflicts;
 mod nested;
 mod nested_runs;
+mod not_undone;
 mod old_archives;
 mod old_snapshots;
 mod paths;

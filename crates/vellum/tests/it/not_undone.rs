@@ -1,0 +1,89 @@
+//! Verification while a transaction has ended that could not be rolled back.
+
+use crate::support::options;
+use std::sync::Arc;
+use vellum::{Database, Durability, ErrorKind, Options, Table};
+use vellum_vm::{FileOperation, SimulatedDisk};
+
+const LARGE_BYTES: usize = 100_000;
+const RECORDS: u32 = 4000;
+
+fn small_pool() -> Options {
+    options().durability(Durability::Deferred)
+}
+
+/// A database with large values, and a transaction that has replaced and removed them, created and cleared tables, and
+/// could not be rolled back, because a page could not be read.
+fn with_a_failed_rollback(disk: &Arc<SimulatedDisk>) -> (Database, Table) {
+    let database = Database::create_in(disk.clone(), "data", &small_pool()).unwrap();
+    let table = database.create_table("table").unwrap();
+    let cleared = database.create_table("cleared").unwrap();
+    for key in ["replaced", "removed"] {
+        table.put(key, vec![1; LARGE_BYTES]).unwrap();
+        cleared.put(key, vec![2; LARGE_BYTES]).unwrap();
+    }
+    drop(cleared);
+    for number in 0..RECORDS {
+        table.put(number.to_be_bytes(), [1; 1500]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "replaced", vec![3; LARGE_BYTES]).unwrap();
+    transaction.remove(&table, "removed").unwrap();
+    transaction.clear_table("cleared").unwrap();
+    let created = transaction.create_table("created").unwrap();
+    transaction.put(&created, "new", vec![4; LARGE_BYTES]).unwrap();
+    drop(created);
+    for number in 0..RECORDS / 4 {
+        transaction.put(&table, number.to_be_bytes(), [7; 1500]).unwrap();
+    }
+    // The first pages have left memory.
+    for number in RECORDS / 2..RECORDS {
+        table.get(number.to_be_bytes()).unwrap();
+    }
+    disk.fail_from_of(FileOperation::Read, 1);
+    assert_eq!(transaction.rollback().unwrap_err().kind(), ErrorKind::Io);
+    disk.heal();
+    (database, table)
+}
+
+/// Whether everything is as it was before the transaction.
+fn check_undone(database: &Database, table: &Table) {
+    for key in ["replaced", "removed"] {
+        assert_eq!(table.get(key).unwrap().unwrap(), [1; LARGE_BYTES]);
+        let cleared = database.table("cleared").unwrap();
+        assert_eq!(cleared.get(key).unwrap().unwrap(), [2; LARGE_BYTES]);
+    }
+    assert_eq!(table.get(0_u32.to_be_bytes()).unwrap().unwrap(), [1; 1500]);
+    assert!(database.table("created").is_err());
+}
+
+#[test]
+fn verifying_rolls_back_first_what_could_not_be_rolled_back() {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let (database, table) = with_a_failed_rollback(&disk);
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems.first());
+    assert!(report.rollback_error.is_none());
+    check_undone(&database, &table);
+    drop(table);
+    database.close().unwrap();
+    let database = Database::open_in(disk, "data", &small_pool()).unwrap();
+    assert!(database.recovery().is_none() && database.verify(|_| {}).is_clean());
+}
+
+#[test]
+fn what_a_transaction_needs_that_is_still_not_rolled_back_is_no_leak() {
+    let disk = Arc::new(SimulatedDisk::new(2));
+    let (database, table) = with_a_failed_rollback(&disk);
+    // Verification begins with another attempt to roll back, which meets this.
+    disk.fail_nth_of(FileOperation::Read, 1);
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems.first());
+    assert_eq!(report.rollback_error.unwrap().kind(), ErrorKind::Io);
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems.first());
+    check_undone(&database, &table);
+    drop(table);
+    database.close().unwrap();
+}
