@@ -1,8 +1,8 @@
 //! The tables that a transaction has created, loaded, cleared and dropped, and what happens to them when it ends.
 
-use crate::{life::OpenTable, shared::Inner};
+use crate::{life::OpenTable, plant::Plant, shared::Inner};
 use std::sync::Arc;
-use vellum_base::PageId;
+use vellum_base::{PageId, plant::is_planted};
 use vellum_txn::Savepoint;
 
 /// The changes of a transaction to tables as a whole.
@@ -85,7 +85,8 @@ impl Owned {
     pub(crate) fn undo(&mut self, inner: &Inner, since: Option<Savepoint>) {
         while let Some(change) = self.0.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
             let is_still_owned = self.0.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
-            if !is_still_owned {
+            let is_forgotten = change.fate == Fate::Dropped && is_planted("vellum", Plant::DropNotTakenBack);
+            if !is_still_owned && !is_forgotten {
                 change.table.end_owning(change.fate == Fate::Created, None);
             }
             // No other snapshot has ever seen the table or tree.

@@ -22,6 +22,8 @@ pub(crate) enum Plant {
     LaterTreeUsed,
     /// A load in a transaction does not check whether another transaction has stored something in the table.
     LoadedOverOthers,
+    /// A table whose drop was taken back still belongs to the transaction that has dropped it. The tests of crashes find it.
+    DropNotTakenBack,
 }
 
 #[cfg(all(test, not(shuttle)))]

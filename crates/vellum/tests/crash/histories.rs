@@ -8,10 +8,11 @@ use crate::{
     life::{End, Journal},
     model::{Operation, contents, difference},
     open::{Commit, Step, Transactions, all_of, is_conflict},
+    tables,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use vellum::{Arrival, Database, Durability, Error, Options, TxnError};
+use vellum::{Arrival, Database, Durability, Error, Options, Transaction, TxnError};
 use vellum_vm::{CrashModel, Directory, Faults, FileOperation, OperationCounts, SimulatedDisk};
 
 const NAME: &str = "data";
@@ -53,6 +54,8 @@ pub struct Run {
     random: StdRng,
     /// Which databases are read as a whole when they are opened.
     reads: StdRng,
+    /// What becomes of whole tables in transactions.
+    tables: StdRng,
     disk: SimulatedDisk,
     options: Options,
     durability: Durability,
@@ -86,6 +89,7 @@ impl Run {
         Self {
             random,
             reads: StdRng::seed_from_u64(!seed),
+            tables: StdRng::seed_from_u64(seed.rotate_left(32) + 1),
             disk,
             options,
             durability,
@@ -224,6 +228,7 @@ impl Run {
         let mut has_failed = false;
         for _ in 0..1 + any_size(&mut self.random, 300.0) {
             let failure = match self.random.random_range(0..120) {
+                _ if self.tables.random_ratio(1, 8) => self.change_tables(database)?,
                 0..7 if self.compacts => self.compact(database).map(|error| (error, None)),
                 number @ 0..4 => {
                     let outcome = if number < 2 { database.checkpoint() } else { database.sync() };
@@ -271,6 +276,7 @@ impl Run {
                 self.transactions.note_attempt((table.clone(), key.clone()));
             }
         }
+        self.transactions.tables.note_moves();
         let most = any_size(&mut self.random, 200.0);
         let mut steps = 0;
         let compacted = database.compact(|_| {
@@ -329,7 +335,31 @@ impl Run {
         let Commit { transaction, durability, changed, reserved } = commit;
         self.aim();
         self.transactions.note_commit(&changed, reserved);
-        let operation = Operation::Commit { changed };
+        self.finish(transaction, durability, Operation::Commit { changed })
+    }
+
+    /// Some steps of a transaction that changes tables as a whole.
+    fn change_tables(&mut self, database: &Database) -> Result<Option<(Error, Option<Operation>)>, String> {
+        let step = self.transactions.tables.step(database, &self.journal.now, &mut self.tables);
+        self.tell(format!("tables: {}", self.transactions.tables.done.join(", ")));
+        Ok(match step? {
+            tables::Step::Done => None,
+            tables::Step::Failed(error) => Some((error, None)),
+            tables::Step::Commit(transaction, durability, operation) => {
+                self.aim();
+                let failure = self.finish(transaction, durability, operation);
+                failure.inspect(|_| self.transactions.tables.note_failure())
+            }
+        })
+    }
+
+    /// Commits a transaction that has done this.
+    fn finish(
+        &mut self,
+        transaction: Transaction,
+        durability: Durability,
+        operation: Operation,
+    ) -> Option<(Error, Option<Operation>)> {
         if self.random.random_ratio(1, 3) {
             let arrival = match transaction.commit_async() {
                 Ok(arrival) => arrival,
@@ -504,7 +534,10 @@ fn all_lives(run: &mut Run) -> Result<(), String> {
             Step::Commit(commit) => run.commit(*commit),
             Step::Failed(error) => Some((error, None)),
         };
-        failure.map_or(Ok(()), |(error, operation)| Err(format!("in the end: {operation:.60?}: {error}")))?;
+        let changed = if run.tables.random_ratio(1, 8) { run.change_tables(&database)? } else { None };
+        if let Some((error, operation)) = failure.or(changed) {
+            return Err(format!("in the end: {operation:.60?}: {error}"));
+        }
     }
     run.wait().map_or(Ok(()), |error| Err(end(error)))?;
     run.transactions.end().map_err(end)?;

@@ -2,6 +2,7 @@
 //!
 //! - `histories`: several transactions and single operations at a time on a simulated disk that crashes at any operation, also
 //!   while it recovers; all of it follows from the seed;
+//! - `tables`: the transactions among them that change tables as a whole, with savepoints, and store very large values;
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
 //! - `heaps`: several threads that share a heap of objects;
@@ -47,6 +48,7 @@ mod schedule;
 mod snapshots;
 #[cfg(not(shuttle))]
 mod system_calls;
+mod tables;
 #[cfg(not(shuttle))]
 mod tracer;
 

@@ -45,6 +45,10 @@ pub enum Operation {
         table: String,
         entries: BTreeMap<Vec<u8>, Vec<u8>>,
     },
+    /// A transaction that has left this in the tables that are not [shared](is_shared).
+    Tables {
+        contents: Contents,
+    },
     /// A transaction that has given these records these values, or removed them.
     Commit {
         changed: Changed,
@@ -54,13 +58,14 @@ pub enum Operation {
 impl Operation {
     /// Anything that makes sense for these contents.
     pub fn draw(contents: &Contents, random: &mut StdRng) -> Self {
-        let count = contents.len();
+        let shared = || contents.iter().filter(|(name, _)| is_shared(name));
+        let count = shared().count();
         if count == 0 || (count < 3 && random.random_ratio(1, 30)) {
             let unused = |name: &String| !contents.contains_key(name);
             let table = (0..).map(|number| format!("table {number}")).find(unused).unwrap_or_default();
             return Self::Create { table };
         }
-        let (name, entries) = contents.iter().nth(random.random_range(0..count)).unwrap();
+        let (name, entries) = shared().nth(random.random_range(0..count)).unwrap();
         let table = name.clone();
         if entries.is_empty() && random.random_ratio(1, 3) {
             let one = Contents::from([(table, BTreeMap::new())]);
@@ -87,8 +92,9 @@ impl Operation {
 
     /// A load of any table.
     pub fn draw_load(contents: &Contents, random: &mut StdRng) -> Self {
-        let number = random.random_range(0..contents.len().max(1));
-        let table = contents.keys().nth(number).cloned().unwrap_or_else(|| "table 2".to_owned());
+        let shared = || contents.keys().filter(|name| is_shared(name));
+        let number = random.random_range(0..shared().count().max(1));
+        let table = shared().nth(number).cloned().unwrap_or_else(|| "table 2".to_owned());
         let entries = (0..random.random_range(0..400)).map(|_| (key(&table, random), value(random)));
         let entries = entries.collect();
         Self::Load { table, entries }
@@ -144,6 +150,10 @@ impl Operation {
             }
             Self::Load { entries, .. } => !entries.is_empty(),
             Self::Commit { changed } => !changed.is_empty(),
+            Self::Tables { contents: new } => {
+                let before = contents.iter().filter(|(name, _)| !is_shared(name));
+                !before.eq(new)
+            }
             _ => true,
         }
     }
@@ -170,6 +180,10 @@ impl Operation {
             }
             Self::Load { table, entries } => {
                 contents.insert(table.clone(), entries.clone());
+            }
+            Self::Tables { contents: new } => {
+                contents.retain(|name, _| is_shared(name));
+                contents.extend(new.clone());
             }
             Self::Commit { changed } => {
                 for ((table, key), value) in changed {
@@ -229,7 +243,7 @@ impl Operation {
                 }
                 loader.finish().map(drop)
             }
-            Self::Commit { .. } => unreachable!("it was performed step by step"),
+            Self::Commit { .. } | Self::Tables { .. } => unreachable!("it was performed step by step"),
         }
     }
 }
@@ -240,12 +254,17 @@ pub fn is_plain(table: &str) -> bool {
     table.ends_with(" plain") || number.is_some_and(|number| number % 3 == 2)
 }
 
+/// Whether any operation may change a table of this name; others are changed by one transaction at a time.
+pub fn is_shared(table: &str) -> bool {
+    !table.starts_with("made ")
+}
+
 /// Whether inner nodes have room for one or two keys of a table of this name: those with names that begin so.
 fn has_longest_keys(table: &str) -> bool {
     table.starts_with("table 1")
 }
 
-fn key(table: &str, random: &mut StdRng) -> Vec<u8> {
+pub fn key(table: &str, random: &mut StdRng) -> Vec<u8> {
     // Some are drawn often, so that transactions meet.
     let most = if random.random_ratio(1, 5) { 8 } else { 2000_u32 };
     let number = random.random_range(0..most);
@@ -260,7 +279,7 @@ fn key(table: &str, random: &mut StdRng) -> Vec<u8> {
     key
 }
 
-fn value(random: &mut StdRng) -> Vec<u8> {
+pub fn value(random: &mut StdRng) -> Vec<u8> {
     let length = match random.random_range(0..100) {
         0 => random.random_range(20_000..150_000),
         1..4 => random.random_range(3000..20_000),

@@ -1,6 +1,9 @@
 //! The transactions that are open at the same time in a history of one thread, and which of them may do what.
 
-use crate::model::{Changed, Contents, Operation, Record, is_plain};
+use crate::{
+    model::{Changed, Contents, Operation, Record, is_plain},
+    tables::Tables,
+};
 use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use vellum::{Database, Durability, Error, ErrorKind, Savepoint, Transaction, TransactionOptions};
@@ -45,6 +48,8 @@ pub struct Transactions {
     last: BTreeMap<Record, u64>,
     /// Of those that may have been changed: a transaction has taken it back before it was committed, or something has failed.
     last_perhaps: BTreeMap<Record, u64>,
+    /// Those that change tables as a whole.
+    pub tables: Tables,
 }
 
 /// A transaction that is to be committed.
@@ -289,7 +294,7 @@ impl Transactions {
                     return Err(format!("a transaction is committed after its conflict, {error}"));
                 }
                 // What it has undone when it was dropped is free again, unless the disk failed.
-                if database.history().open > self.open.len() {
+                if database.history().open > self.open.len() + self.tables.open_count() {
                     self.stuck.extend(open.reserved);
                 }
                 return Ok(None);
@@ -345,7 +350,7 @@ impl Transactions {
             Err(error) if is_conflict(&error) && (is_taken || is_changed) => {
                 let open = self.open.swap_remove(number);
                 drop(open.transaction);
-                if database.history().open > self.open.len() {
+                if database.history().open > self.open.len() + self.tables.open_count() {
                     self.stuck.extend(open.reserved);
                 }
                 Ok(Step::Done)
@@ -369,6 +374,7 @@ impl Transactions {
 
     /// Rolls all back.
     pub fn end(&mut self) -> Result<(), Error> {
+        self.tables.end()?;
         for open in std::mem::take(&mut self.open) {
             if let Err(error) = open.transaction.rollback() {
                 self.stuck.extend(open.reserved);
