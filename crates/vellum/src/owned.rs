@@ -7,7 +7,12 @@ use vellum_txn::Savepoint;
 
 /// The changes of a transaction to tables as a whole.
 #[derive(Default)]
-pub(crate) struct Owned(Vec<Change>);
+pub(crate) struct Owned {
+    changes: Vec<Change>,
+    /// Tables of which it has made a tree and taken that back. As long as it is open, it keeps others from the doomed records
+    /// of these trees, so their roots must not be freed: the root of another tree would have the same record.
+    taken_back: Vec<Arc<OpenTable>>,
+}
 
 struct Change {
     /// When in the transaction.
@@ -36,7 +41,7 @@ impl Owned {
         if fate == Fate::Dropped {
             table.set_dropped(true);
         }
-        self.0.push(Change { at, table, fate });
+        self.changes.push(Change { at, table, fate });
     }
 
     /// Whether the transaction has created a table.
@@ -50,16 +55,18 @@ impl Owned {
     }
 
     fn has(&self, fate: Fate, table: &Arc<OpenTable>) -> bool {
-        self.0.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
+        self.changes.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
     }
 
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
-        if self.0.is_empty() {
+        if self.changes.is_empty() && self.taken_back.is_empty() {
             return;
         }
         let time = inner.durable.last_commit();
-        let changes = std::mem::take(&mut self.0);
+        // To earlier snapshots the doomed records count as changed.
+        self.taken_back.drain(..).for_each(|table| inner.doom_from(&table, time));
+        let changes = std::mem::take(&mut self.changes);
         for (index, Change { table, .. }) in changes.iter().enumerate() {
             let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
             // All changes of a table become visible at once.
@@ -83,11 +90,14 @@ impl Owned {
 
     /// Undoes the changes since a savepoint, or all of them.
     pub(crate) fn undo(&mut self, inner: &Inner, since: Option<Savepoint>) {
-        while let Some(change) = self.0.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
-            let is_still_owned = self.0.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
+        while let Some(change) = self.changes.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
+            let is_still_owned = self.changes.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
             let is_forgotten = change.fate == Fate::Dropped && is_planted("vellum", Plant::DropNotTakenBack);
             if !is_still_owned && !is_forgotten {
                 change.table.end_owning(change.fate == Fate::Created, None);
+            }
+            if since.is_some() && matches!(change.fate, Fate::Created | Fate::Replaced { .. }) {
+                self.taken_back.push(change.table.clone());
             }
             // No other snapshot has ever seen the table or tree.
             match change.fate {
@@ -96,6 +106,9 @@ impl Owned {
                 Fate::Dropped => change.table.set_dropped(false),
                 Fate::Reserved => {}
             }
+        }
+        if since.is_none() {
+            self.taken_back.clear();
         }
     }
 }

@@ -273,6 +273,13 @@ impl Inner {
         self.has_doomed.store(true, Ordering::Release);
     }
 
+    /// What of a table is to be freed is freed once all snapshots see this commit.
+    pub(crate) fn doom_from(&self, table: &Arc<OpenTable>, time: u64) {
+        let mut doomed = lock(&self.doomed);
+        let own = doomed.iter_mut().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
+        own.for_each(|doomed| doomed.time = doomed.time.max(time));
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -214,6 +214,51 @@ impl IsEmpty for Table<u32, str> {
     }
 }
 
+/// The page of a tree that was made and taken back is the root of another one later. Its record in the catalog must not be kept from
+/// whoever makes that.
+#[test]
+fn what_a_transaction_took_back_keeps_nobody_from_making_tables() {
+    for (seed, is_cleared) in [(17, false), (18, true)] {
+        let (_disk, database) = database(seed, &options());
+        drop(database.create_table("cleared").unwrap());
+        let old = database.begin().unwrap();
+        let transaction = database.begin().unwrap();
+        let before = transaction.savepoint();
+        for round in 0..4 {
+            if is_cleared {
+                transaction.clear_table("cleared").unwrap();
+            } else {
+                transaction.create_table("made").unwrap();
+            }
+            transaction.rollback_to(before).unwrap();
+            // While it is open.
+            drop(database.create_table(format!("table {round}")).unwrap());
+        }
+        let other = database.create_table("other").unwrap();
+        drop(transaction);
+        let transaction = database.begin().unwrap();
+        let before = transaction.savepoint();
+        if is_cleared {
+            transaction.clear_table("cleared").unwrap();
+        } else {
+            transaction.create_table("made").unwrap();
+        }
+        transaction.rollback_to(before).unwrap();
+        transaction.put(&other, "a", "b").unwrap();
+        transaction.commit().unwrap();
+        // After it, by a transaction that began before it was committed.
+        for round in 0..4 {
+            drop(old.create_table(format!("old {round}")).unwrap());
+        }
+        old.commit().unwrap();
+        assert_eq!(database.tables().unwrap().len(), 10);
+        let pages = pages(&database);
+        (0..4).for_each(|round| database.drop_table(&format!("old {round}")).unwrap());
+        assert_eq!(self::pages(&database), pages - 4);
+        assert_clean(&database);
+    }
+}
+
 #[test]
 fn a_plain_table_is_cleared_and_stays_plain() {
     let (disk, database) = database(4, &options());
