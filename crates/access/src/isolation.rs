@@ -151,18 +151,11 @@ pub trait Isolation: Send + Sync {
     ) -> Result<(), Claim>;
 
     /// Checks that this writer sees what the leaf holds under the key, even if that is nothing. The leaf has the LSN
-    /// `leaf`. The caller has read it, and validates it afterwards. `held` copies what it holds, never [`Seen::Leaf`];
-    /// `None` if the leaf has changed meanwhile.
+    /// `leaf`. The caller has read it, and validates it afterwards.
     ///
     /// # Errors
     /// If the writer sees something else: the error that a change of the record would give.
-    fn check(
-        &self,
-        tree: PageId,
-        key: &[u8],
-        leaf: Lsn,
-        held: &dyn Fn() -> Option<Seen>,
-    ) -> Result<(), Claim>;
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim>;
 
     /// Whether records may be seen that are no longer in any leaf.
     fn has_removed(&self) -> bool;
@@ -202,7 +195,7 @@ impl Isolation for Unshared {
         Ok(())
     }
 
-    fn check(&self, _: PageId, _: &[u8], _: Lsn, _: &dyn Fn() -> Option<Seen>) -> Result<(), Claim> {
+    fn check(&self, _: PageId, _: &[u8], _: Lsn) -> Result<(), Claim> {
         Ok(())
     }
 

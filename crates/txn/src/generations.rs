@@ -158,7 +158,7 @@ impl Generations {
             self.disturb();
             return Ok(last.clone());
         }
-        let generation = Arc::new(Generation::create(file, oldest, false)?);
+        let generation = Arc::new(Generation::create(file, oldest, None)?);
         self.enter(&mut all, generation.clone());
         Ok(generation)
     }
@@ -305,7 +305,7 @@ pub(crate) struct Oldest {
 }
 
 impl Generation {
-    fn create(file: &SpillFile, oldest: u64, covers: bool) -> Result<Self, PoolError> {
+    fn create(file: &SpillFile, oldest: u64, cover: Option<Cover>) -> Result<Self, PoolError> {
         Ok(Self {
             tree: SpillTree::create(file)?,
             frozen: OrderedRwLock::new(None),
@@ -313,7 +313,7 @@ impl Generation {
             contents: OrderedMutex::new(Contents { is_taking: true, ..Contents::default() }),
             has_removed: AtomicBool::new(false),
             settled: AtomicU64::new(0),
-            cover: covers.then(Cover::default),
+            cover,
         })
     }
 

@@ -421,15 +421,9 @@ impl Isolation for Transaction {
         Ok(())
     }
 
-    fn check(
-        &self,
-        tree: PageId,
-        key: &[u8],
-        leaf: Lsn,
-        held: &dyn Fn() -> Option<Seen>,
-    ) -> Result<(), Claim> {
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight(), held)?;
+        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight())?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
@@ -487,16 +481,10 @@ impl Isolation for Single {
         Err(Claim::NeedsTransaction)
     }
 
-    fn check(
-        &self,
-        tree: PageId,
-        key: &[u8],
-        leaf: Lsn,
-        held: &dyn Fn() -> Option<Seen>,
-    ) -> Result<(), Claim> {
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         self.transactions.publish_private();
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now(), held)?;
+        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 

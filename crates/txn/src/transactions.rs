@@ -553,7 +553,8 @@ impl Transactions {
             return if turn.is_full { turn.spill(|| self.snapshots_now()) } else { Ok(()) };
         }
         let generations = self.versions.generations();
-        let generation = generations.begin_cover(&self.versions.spill().file)?;
+        let spill = self.versions.spill();
+        let generation = generations.begin_cover(&spill.file, spill.bytes)?;
         let mut state = self.lock_entered();
         let covered = Covered { id: state.next_id - 1, time: state.time };
         state.covering = covered.id;

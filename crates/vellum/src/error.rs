@@ -113,9 +113,9 @@ pub enum Error {
     Conflict {
         /// The table.
         table: String,
-        /// The key. If very many keys were changed while a serializable transaction was open, only a bitmap of their
-        /// hashes is kept. Then it may be a key that was not changed, or one near the key that was, and the
-        /// transaction may have been refused in vain.
+        /// The key. If very many keys were changed while a serializable transaction was open, or after a snapshot was
+        /// covered, only a bitmap of their hashes is kept. Then it may be a key that was not changed, or one near
+        /// the key that was, and the transaction may have been refused in vain.
         key: Vec<u8>,
         /// Whether the other transaction has already been committed.
         committed: bool,

@@ -63,14 +63,8 @@ impl Isolation for Meanwhile<'_> {
         self.isolation.claim(tree, key, leaf, before, intent)
     }
 
-    fn check(
-        &self,
-        tree: PageId,
-        key: &[u8],
-        leaf: Lsn,
-        held: &dyn Fn() -> Option<vellum_access::Seen>,
-    ) -> Result<(), Claim> {
-        self.isolation.check(tree, key, leaf, held)
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
+        self.isolation.check(tree, key, leaf)
     }
 
     fn has_removed(&self) -> bool {
@@ -214,13 +208,7 @@ impl Isolation for Wrong {
         Err(Claim::NeedsTransaction)
     }
 
-    fn check(
-        &self,
-        _: PageId,
-        _: &[u8],
-        _: Lsn,
-        _: &dyn Fn() -> Option<vellum_access::Seen>,
-    ) -> Result<(), Claim> {
+    fn check(&self, _: PageId, _: &[u8], _: Lsn) -> Result<(), Claim> {
         Err(Claim::NeedsTransaction)
     }
 

@@ -13,7 +13,6 @@ pub(crate) struct Covered {
 }
 
 /// What covers snapshots, apart from versions.
-#[derive(Default)]
 pub(super) struct Cover {
     /// Leaves as they were before their first changes.
     pub images: Images,
@@ -25,4 +24,17 @@ pub(super) struct Cover {
     pub place: AtomicU64,
     /// How many covers had begun, including this one.
     pub number: AtomicU64,
+}
+
+impl Cover {
+    /// For a table of versions that may take so many bytes.
+    pub fn new(version_bytes: usize) -> Self {
+        Self {
+            images: Images::default(),
+            changed: Arc::new(Changed::new(version_bytes)),
+            covered: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+        }
+    }
 }

@@ -20,9 +20,8 @@
 //!
 //! # Changes by covered transactions
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
-//! a record is noted in a bitmap when its versions are pruned after a cover. If a record's leaf has changed since, and
-//! its hash is noted, what the leaf holds is compared with what the snapshot sees. So a record that has been changed and
-//! holds what it held before may be changed again: nothing is lost.
+//! a record is noted in a Bloom filter when its versions are pruned after a cover. A record whose leaf has changed since, and
+//! whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
 
 use super::{
     Frozen, Generation, Generations, Moving,
@@ -41,9 +40,10 @@ use vellum_base::{Lsn, PageId};
 use vellum_pool::{PageKeeper, PoolError};
 
 impl Generations {
-    /// Begins a generation that is to cover the open snapshots. It is kept until it [rests](Generation::rest).
-    pub fn begin_cover(&self, file: &SpillFile) -> Result<Arc<Generation>, PoolError> {
-        let generation = Arc::new(Generation::create(file, 0, true)?);
+    /// Begins a generation that is to cover the open snapshots. It is kept until it [rests](Generation::rest). The table of
+    /// versions may take `version_bytes`.
+    pub fn begin_cover(&self, file: &SpillFile, version_bytes: usize) -> Result<Arc<Generation>, PoolError> {
+        let generation = Arc::new(Generation::create(file, 0, Some(Cover::new(version_bytes)))?);
         let mut all = self.all.write();
         self.enter(&mut all, generation.clone());
         Ok(generation)
@@ -204,20 +204,11 @@ impl Generations {
             .try_for_each(|cover| cover.images.add_keys(tree, bounds, keys))
     }
 
-    /// Whether changes are still noted in this bitmap.
+    /// Whether changes are still noted in this filter.
     pub fn notes_in(&self, changed: &Arc<Changed>) -> bool {
         self.all()
             .iter()
             .any(|generation| generation.changed().is_some_and(|noted| Arc::ptr_eq(noted, changed)))
-    }
-
-    /// So many records have been changed since the covers that every record seems to have been.
-    #[cfg(test)]
-    pub fn note_everything(&self) {
-        let all = self.all();
-        all.iter()
-            .filter_map(|generation| generation.changed())
-            .for_each(|changed| changed.note_everything());
     }
 
     /// How many leaves are kept.
@@ -277,7 +268,7 @@ impl Generation {
         *place = Some(Arc::new(frozen));
     }
 
-    /// The bitmap in which changes of records after the cover are noted.
+    /// The filter in which changes of records after the cover are noted.
     pub fn changed(&self) -> Option<&Arc<Changed>> {
         self.cover.as_ref().map(|cover| &cover.changed)
     }

@@ -2,7 +2,6 @@
 
 use super::{Snapshot, State, Transactions};
 use crate::{
-    before::Before,
     exposure::Exposure,
     lock_order::OrderedGuard,
     versions::{Refusal, Target},
@@ -54,8 +53,7 @@ impl Transactions {
         }
         let target = looked_up.unwrap_or_else(|| Target::without_buffers(record, leaf));
         if let Exposure::Searched(slot) = state.exposure {
-            let held = || Some(Before::new(record, target.hash, value).seen());
-            if let Err(refusal) = versions.check(target, snapshot.sight(), &held)? {
+            if let Err(refusal) = versions.check(target, snapshot.sight())? {
                 return Ok(Err(refusal));
             }
             versions.buffers().note(slot, target.hash, is_removal);

@@ -9,7 +9,7 @@ use crate::{
 };
 use hashbrown::hash_table::Entry;
 use std::sync::Arc;
-use vellum_access::{Seen, ValueImage};
+use vellum_access::ValueImage;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -57,16 +57,10 @@ impl Versions {
                 last = last.filter(|_| !is_own);
                 chains = shard.lock();
             }
-            if !is_own && self.may_be_lost(writer.id, hash, leaf) {
-                if let Err(refusal) = admit(in_memory.or(last), time) {
-                    return Ok(Err(refusal));
-                }
-                drop(chains);
-                let sight = Sight { time, own: writer.id };
-                if self.is_lost((tree, key, hash), sight, || Some(before.seen()))? {
-                    return Ok(Err(Refusal::Later));
-                }
-                chains = shard.lock();
+            if !is_own && self.is_lost(writer.id, hash, leaf) {
+                // That another one is open is told first.
+                let last = in_memory.or(last);
+                return Ok(Err(admit(last, time).err().unwrap_or(Refusal::Later)));
             }
         }
         let admit = |in_memory: Option<_>| admit(in_memory.or(last), time);
@@ -141,8 +135,7 @@ impl Versions {
         });
     }
 
-    /// Whether another writer keeps a record from being changed. `held` copies what its leaf holds, `None` if that
-    /// changes meanwhile.
+    /// Whether another writer keeps a record from being changed.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
@@ -150,7 +143,6 @@ impl Versions {
         &self,
         Target { record: (tree, key), hash, leaf, newest }: Target<'_>,
         sight: Sight,
-        held: &dyn Fn() -> Option<Seen>,
     ) -> Result<Result<(), Refusal>, PoolError> {
         if let Some((writer, state)) = newest {
             return Ok(refuse_unseen(sight, (writer, state)));
@@ -160,22 +152,19 @@ impl Versions {
         }
         let shard = self.lock(hash);
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
-        let may_be_lost = self.may_be_lost(sight.own, hash, leaf);
+        let may_be_lost = self.is_lost(sight.own, hash, leaf);
         drop(shard);
         if last.is_none() && self.generations.may_have(sight.time) {
             last = self.generations.last((tree, key, hash), sight.time)?;
         }
-        match last {
-            Some((writer, _)) if writer == sight.own => return Ok(Ok(())),
+        Ok(match last {
+            Some((writer, _)) if writer == sight.own => Ok(()),
             Some(last) => {
-                if let Err(refusal) = refuse_unseen(sight, last) {
-                    return Ok(Err(refusal));
-                }
+                refuse_unseen(sight, last).and(if may_be_lost { Err(Refusal::Later) } else { Ok(()) })
             }
-            None => {}
-        }
-        let is_lost = may_be_lost && self.is_lost((tree, key, hash), sight, held)?;
-        Ok(if is_lost { Err(Refusal::Later) } else { Ok(()) })
+            None if may_be_lost => Err(Refusal::Later),
+            None => Ok(()),
+        })
     }
 
     /// The open transaction that keeps others from changing a record, as far as memory knows.
@@ -187,20 +176,8 @@ impl Versions {
     }
 
     /// Whether a record may have been changed since this transaction was covered. Called under the lock of its shard.
-    fn may_be_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
+    fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
         self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)
-    }
-
-    /// Whether a record that may have been changed since a transaction was covered is not what that sees.
-    #[cold]
-    fn is_lost(
-        &self,
-        record: (PageId, &[u8], u64),
-        sight: Sight,
-        held: impl FnOnce() -> Option<Seen>,
-    ) -> Result<bool, PoolError> {
-        let seen = self.generations.seen_by_covered(record, sight)?;
-        Ok(seen != Seen::Leaf && held() != Some(seen))
     }
 }
 

@@ -74,13 +74,14 @@ fn other(database: &Database, number: u32) -> Table {
     database.table(&name(number)).unwrap()
 }
 
-/// A database, what is in it, and the last commit that has changed each record.
+/// A database, what is in it, and the last commit that has changed each record, or has been undone there.
 struct Place {
     database: Database,
     table: Table,
     now: World,
     commits: u64,
     changed: BTreeMap<u32, u64>,
+    touched: BTreeMap<u32, u64>,
     held: Vec<Held>,
     others: Others,
     others_made: u32,
@@ -123,6 +124,7 @@ impl Place {
         } else {
             transaction.rollback().unwrap();
         }
+        numbers.iter().for_each(|number| _ = self.touched.insert(*number, self.commits + 1));
     }
 
     /// A held transaction changes a record, or is refused because another has. Returns whether it is there still.
@@ -135,10 +137,10 @@ impl Place {
         let value = value(&mut self.random);
         let held = &mut self.held[index];
         let is_new = !held.changed.contains_key(&number);
-        let is_later = self.changed.get(&number).is_some_and(|last| *last > held.commits);
-        let may = is_new && (busy || is_later);
-        // One that is covered may change what holds again what it held.
-        let must = may && (busy || self.now.get(&key(number)) != held.world.get(&key(number)));
+        let later =
+            |commits: &BTreeMap<u32, u64>| commits.get(&number).is_some_and(|last| *last > held.commits);
+        let (must, may) =
+            (is_new && (busy || later(&self.changed)), is_new && (busy || later(&self.touched)));
         match held.transaction.put(&self.table, key(number), &value) {
             Ok(_) => {
                 assert!(!must, "{number} was changed by another");
@@ -147,7 +149,9 @@ impl Place {
             }
             Err(Error::Conflict { .. }) => {
                 assert!(may, "{number} was changed by nobody");
-                drop(self.held.swap_remove(index));
+                let held = self.held.swap_remove(index);
+                held.changed.keys().for_each(|number| _ = self.touched.insert(*number, self.commits + 1));
+                drop(held);
                 return false;
             }
             Err(error) => panic!("{error}"),
@@ -184,6 +188,7 @@ impl Place {
         self.look(&held);
         let is_committed = self.random.random_ratio(1, 2);
         for (number, value) in &held.changed {
+            self.touched.insert(*number, self.commits + 1);
             // What was undone is as it was.
             if is_committed && held.world.contains_key(&key(*number)) {
                 self.changed.insert(*number, self.commits + 1);
@@ -300,6 +305,7 @@ fn live(seed: u64) -> Result<(), String> {
         now,
         commits: 1,
         changed: BTreeMap::new(),
+        touched: BTreeMap::new(),
         held: Vec::new(),
         others: Others::new(),
         others_made: 0,

@@ -2,10 +2,9 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{Latched, Recorder, ValueImage};
-use crate::isolation::{Claim, Intent, Seen, SharedBytes, View};
+use crate::isolation::{Claim, Intent, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
-use crate::tree::read::record::{Part, Record, Wanted, read};
 use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
@@ -37,26 +36,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         match &self.view {
             Some(view) => {
                 let lsn = Lsn(leaf.bytes().u64_at(LSN_AT));
-                let held = || self.copy_held(leaf, key);
-                if view.is_settled(lsn) { Ok(()) } else { view.isolation.check(self.root, key, lsn, &held) }
+                if view.is_settled(lsn) { Ok(()) } else { view.isolation.check(self.root, key, lsn) }
             }
             _ => Ok(()),
         }
-    }
-
-    /// What a leaf holds under `key`; `None` if it cannot be told, because it changes meanwhile or is damaged.
-    #[cold]
-    fn copy_held(&self, leaf: &P::Optimistic<'p>, key: &[u8]) -> Option<Seen> {
-        let newest = Self { view: None, ..*self };
-        let mut value = Vec::new();
-        Some(match read(&newest, leaf, Wanted::find(leaf, key, Part::ALL), &mut value).ok()? {
-            Record::Absent => Seen::Absent,
-            Record::Inline => {
-                let bytes = value.len();
-                Seen::Value(SharedBytes::new(value.into(), 0..bytes))
-            }
-            Record::Large(large) => Seen::Large(large.reference),
-        })
     }
 
     /// The originator of changes of records, for their log records.

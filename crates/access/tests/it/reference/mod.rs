@@ -242,7 +242,7 @@ impl Isolation for Reference {
         if self.lock().snapshots.is_empty() { Ok(()) } else { Err(Claim::NeedsTransaction) }
     }
 
-    fn check(&self, _: PageId, key: &[u8], _: Lsn, _: &dyn Fn() -> Option<Seen>) -> Result<(), Claim> {
+    fn check(&self, _: PageId, key: &[u8], _: Lsn) -> Result<(), Claim> {
         let time = self.time();
         self.check_by(key, 0, time).map_err(|_| Claim::NeedsTransaction)
     }
@@ -431,7 +431,7 @@ impl Isolation for Transaction<'_> {
         Ok(())
     }
 
-    fn check(&self, _: PageId, key: &[u8], _: Lsn, _: &dyn Fn() -> Option<Seen>) -> Result<(), Claim> {
+    fn check(&self, _: PageId, key: &[u8], _: Lsn) -> Result<(), Claim> {
         self.reference.check_by(key, self.id, self.time)
     }
 
