@@ -288,6 +288,36 @@ impl Place {
     }
 }
 
+impl Place {
+    /// A transaction that is covered, and open alone by then, changes a record: it sees that, and not what was kept of the leaf.
+    fn change_alone(&mut self) -> Result<(), String> {
+        const RECORDS: u32 = 800;
+        let table = self.database.create_table("alone").unwrap();
+        (0..RECORDS).for_each(|number| _ = table.put(key(number), [0; 200]).unwrap());
+        let old = self.database.begin().unwrap();
+        let mut rounds = 1..20;
+        while self.database.history().kept_leaves == 0 {
+            let Some(round) = rounds.next() else { return Err("it was not covered".to_owned()) };
+            for number in (0..RECORDS).step_by(2) {
+                let put = |new: &Transaction| new.put(&table, key(number), [round; 200]).map(drop);
+                self.database.run(put).unwrap();
+            }
+        }
+        let number = self.random.random_range(0..RECORDS / 2) * 2 + 1;
+        old.put(&table, key(number), "own").unwrap();
+        let seen = old.get(&table, key(number)).unwrap();
+        old.commit().unwrap();
+        drop(table);
+        self.database.drop_table("alone").unwrap();
+        let is_own = seen.as_deref() == Some(b"own");
+        if is_own {
+            Ok(())
+        } else {
+            Err(format!("a transaction that is alone does not see its own change: {seen:?}"))
+        }
+    }
+}
+
 fn live(seed: u64) -> Result<(), String> {
     let disk = SimulatedDisk::new(seed);
     let database = Database::create_in(Arc::new(disk), "data", &options(seed)).unwrap();
@@ -319,6 +349,7 @@ fn live(seed: u64) -> Result<(), String> {
     while !place.held.is_empty() {
         place.end();
     }
+    place.change_alone()?;
     // What is left of a cover goes when the next transaction ends.
     place.change();
     let history = place.database.history();
