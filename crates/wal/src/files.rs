@@ -8,7 +8,7 @@ use crate::{
     segment_file::{OpenSegment, SegmentFile, file_options, is_missing},
 };
 use std::{collections::BTreeMap, io, sync::Arc};
-use vellum_base::PAGE_SIZE;
+use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File};
 
 /// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
@@ -129,6 +129,19 @@ impl LogFiles {
             }
         }
         Ok(())
+    }
+
+    /// The place from which on no segment is missing. Of what was given up before, a crash may leave some files and not the
+    /// ones that followed on them.
+    pub fn whole_from(&self) -> Lsn {
+        let (mut from, mut follows) = (0, None);
+        for (number, segment) in self.segments.iter().rev() {
+            if follows.is_some_and(|end| end > self.geometry.start(number + 1)) {
+                break;
+            }
+            (from, follows) = (self.geometry.start(*number), Some(segment.header.previous_end));
+        }
+        Lsn(from)
     }
 
     /// The highest number in the name of a file; 0 if there are none.

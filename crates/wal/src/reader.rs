@@ -127,7 +127,10 @@ impl LogReader {
     /// Reads from `from` up to `to`, as [`range`](Self::range), but zero is a place like any other. What lies before
     /// `from` in the segment is not read, so its checksum is not compared.
     pub(crate) fn follow(files: &LogFiles, from: Lsn, to: Lsn) -> Result<Self, LogError> {
-        let from = Self::after_blank(files, from);
+        let (from, oldest) = (Self::after_blank(files, from), files.whole_from());
+        if from < oldest {
+            return Err(LogError::Missing { from, oldest });
+        }
         Ok(Self { until: to.0, ..Self::begin(files, Some(from), timelines(files), false)? })
     }
 

@@ -6,7 +6,9 @@ use std::{
 };
 use vellum_base::Lsn;
 use vellum_vm::{CreateMode, Directory, File, FileOptions, SimulatedDisk, VmError};
-use vellum_wal::{Archive, Durability, Log, LogArchiver, LogError, LogOptions, segment_name};
+use vellum_wal::{
+    Archive, Durability, FollowedLog, Log, LogArchiver, LogError, LogOptions, Record, segment_name,
+};
 
 /// A disk on which openings of files that exist fail for want of descriptors: the next `.0` succeed, and the `.1` after
 /// them fail.
@@ -67,10 +69,13 @@ impl ShortOfDescriptors {
     }
 }
 
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([1; 16]) }
+}
+
 fn open(disk: &Arc<ShortOfDescriptors>) -> Result<(Arc<Log>, Vec<Lsn>), LogError> {
-    let options = LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([1; 16]) };
     let mut found = Vec::new();
-    let log = Log::open(disk.clone(), &options, Lsn(0), |record| {
+    let log = Log::open(disk.clone(), &options(), Lsn(0), |record| {
         found.push(record.lsn);
         Ok::<_, LogError>(())
     })?;
@@ -272,4 +277,35 @@ fn a_segment_that_was_removed_is_missing() {
         log.wait(log.append(&[1; 1008]).unwrap(), Durability::Synced).unwrap();
     }
     assert!(refused <= 1, "{refused}");
+}
+
+/// A crash may take back the removal of a segment, and not that of the ones that followed on it.
+#[test]
+fn what_was_given_up_before_a_gap_is_missing_and_no_damage() {
+    let disk = ShortOfDescriptors::new();
+    let (log, _) = open(&disk).unwrap();
+    let appended = append(&log, 100);
+    drop(log);
+    [2, 3].into_iter().for_each(|number| disk.remove(&segment_name(number)).unwrap());
+    // What is needed is missing; what is not need not be there.
+    let (first, later) = (appended[0], appended[12 * 4]);
+    let open_from = |from| Log::open(disk.clone(), &options(), from, |_| Ok::<_, LogError>(()));
+    for from in [Lsn(0), first] {
+        assert!(matches!(open_from(from), Err(LogError::Hole { .. })));
+    }
+    let log = Arc::new(open_from(later).unwrap());
+    let follow = |from: Lsn| {
+        let mut read = Vec::new();
+        let take = |record: Record<'_>| {
+            read.push(record.lsn);
+            Ok::<_, LogError>(true)
+        };
+        FollowedLog::new(log.clone(), None).read(from).read(log.end(), take).map(|()| read)
+    };
+    let error = follow(first).unwrap_err();
+    assert!(
+        matches!(error, LogError::Missing { oldest, .. } if first < oldest && oldest <= later),
+        "{error}"
+    );
+    assert!(appended.ends_with(&follow(later).unwrap()));
 }

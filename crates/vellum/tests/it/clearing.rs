@@ -215,7 +215,7 @@ impl IsEmpty for Table<u32, str> {
 }
 
 /// The page of a tree that was made and taken back is the root of another one later. Its record in the catalog must not be kept from
-/// whoever makes that.
+/// the transaction that makes that.
 #[test]
 fn what_a_transaction_took_back_keeps_nobody_from_making_tables() {
     for (seed, is_cleared) in [(17, false), (18, true)] {
