@@ -137,7 +137,8 @@ pub trait Isolation: Send + Sync {
 
     /// Announces a change of the record. Its leaf is latched, has the LSN `leaf`, and holds `before` under the key.
     ///
-    /// The change need not follow: if the leaf is full, the record is claimed again.
+    /// Before the leaf is released, one of three follows: [`recorded`](Self::recorded), [`unchanged`](Self::unchanged)
+    /// or [`give_up`](Self::give_up).
     ///
     /// # Errors
     /// If the record must not be changed.
@@ -179,6 +180,16 @@ pub trait Isolation: Send + Sync {
 
     /// Reports the LSN of the change that was claimed last. The leaf is still latched.
     fn recorded(&self, lsn: Lsn);
+
+    /// Reports that the record that was claimed last stays as it is. No other transaction may change it before this one
+    /// ends. The leaf is still latched.
+    fn unchanged(&self) {}
+
+    /// Takes the last claim back: the record is not changed. If a change had been begun in place, `value` is the value
+    /// in the leaf, and becomes what it was. The leaf is still latched.
+    fn give_up(&self, value: Option<&mut [u8]>) {
+        let _ = value;
+    }
 }
 
 /// Isolation for records that no other thread knows, or that no other thread can change: what the leaf holds is what is
@@ -275,6 +286,10 @@ impl Recorder for View<'_> {
 
     fn recorded(&self, lsn: Lsn) {
         self.isolation.recorded(lsn);
+    }
+
+    fn unchanged(&self) {
+        self.isolation.unchanged();
     }
 }
 

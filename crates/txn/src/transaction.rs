@@ -239,36 +239,21 @@ impl Transaction {
     pub fn rollback_to(&self, pool: &Pool, savepoint: Savepoint) -> Result<(), TxnError> {
         loop {
             let mut state = self.lock();
-            state.give_up_claim();
             let Some((number, _)) = state.number else { return Ok(()) };
             if state.changes() <= savepoint.0 {
                 return Ok(());
             }
-            if state.exposure != Exposure::Entered {
-                // What has been put back stays claimed: the table of versions shows that.
-                drop(state);
-                self.transactions.enter_all();
-                continue;
-            }
             if state.undo.is_empty() {
                 state.bring_back(savepoint)?;
             }
-            let Some(change) = state.undo.pop() else { return Ok(()) };
+            // Others find it until it has been undone.
+            let Some(Undo { before, lsn, .. }) = state.undo.last() else { return Ok(()) };
+            let (before, lsn) = (before.clone(), *lsn);
             drop(state);
-            let Undo { before, lsn, is_touched, pages, .. } = &change;
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
-            let undone = undo(pool, before.tree, restored, (number, *lsn));
-            let mut state = self.lock();
-            if undone.is_err() {
-                state.undo.push(change);
-                return undone;
-            }
-            let changes = state.changes() + 1;
-            state.undo_room.note_undone(changes, *pages);
-            self.transactions.undo_space.release((*pages).into());
-            if !is_touched {
-                state.touch(before);
-            }
+            undo(pool, before.tree, restored, (number, lsn))?;
+            let pages = self.lock().note_undone();
+            self.transactions.undo_space.release(pages);
         }
     }
 
@@ -283,24 +268,13 @@ impl Transaction {
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
-        if self.lock().exposure.slot().is_some() {
-            // It has claimed something, but has no change left.
-            self.transactions.enter_all();
-        }
         let mut state = self.lock();
         let number = state.number.take();
         self.number.store(0, Ordering::Relaxed);
         let undo_room = std::mem::take(&mut state.undo_room);
-        let left = state.leave();
         drop(state);
         self.give_back(undo_room.held());
-        self.writes.writer().roll_back(self.transactions.versions.generations().begun());
-        // If they cannot be read, its versions stay in memory, and do not count.
-        let _ = left.for_each_record(|record| {
-            self.transactions.versions.retract(record, self.snapshot.id);
-            Some(())
-        });
-        drop(left);
+        self.transactions.roll_back(&self.writes);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
             if let Places::Log(changes) = &self.transactions.places {
@@ -319,7 +293,6 @@ impl Transaction {
     /// has since been committed has changed something that it has read. It must then be rolled back.
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
-        state.give_up_claim();
         let (number, kept) = (state.number, state.undo_room.held());
         // A transaction that has changed nothing happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
@@ -416,6 +389,7 @@ impl Isolation for Transaction {
         drop(state);
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
+            self.give_up(None);
             return Err(Claim::Ended);
         }
         Ok(())
@@ -455,6 +429,26 @@ impl Isolation for Transaction {
             self.transactions.undo_space.keep(pages);
         }
         self.ask_for_care(&state);
+    }
+
+    fn unchanged(&self) {
+        self.transactions.reserve(&mut self.lock());
+    }
+
+    #[cold]
+    fn give_up(&self, value: Option<&mut [u8]>) {
+        let mut state = self.lock();
+        let Some((before, is_first)) = state.take_claim() else { return };
+        if let (Some(value), Some(ValueImage { bytes, .. })) = (value, before.value())
+            && let Some(place) = value.get_mut(..bytes.len())
+        {
+            place.copy_from_slice(bytes);
+        }
+        if is_first && state.exposure == Exposure::Entered {
+            self.transactions.versions.retract(&before, self.snapshot.id);
+        }
+        drop(state);
+        before.give_up();
     }
 }
 

@@ -107,6 +107,8 @@ pub(crate) struct Transactions {
     ended_before: Apart<AtomicU64>,
     /// Whether a write set is private.
     has_private: AtomicBool,
+    /// The end of the log when a record was last reserved that was not changed.
+    reserved: Apart<AtomicU64>,
 }
 
 /// The number of a reader that is no transaction.
@@ -271,6 +273,7 @@ impl Transactions {
             limit,
             ended_before: Apart(AtomicU64::new(0)),
             has_private: AtomicBool::new(false),
+            reserved: Apart(AtomicU64::new(0)),
         }
     }
 
@@ -688,8 +691,8 @@ impl State {
     /// Whether undo buffers can be searched: so few transactions are open or have left something behind, and none is
     /// covered or about to be. Later changes would be found in the table only.
     fn is_few(&self) -> bool {
-        const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 8 };
-        const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 24 };
+        const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 20 };
+        const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 40 };
         self.snapshots.len() <= SNAPSHOTS_MAX
             && self.leftovers.len() <= LEFTOVERS_MAX
             && self.snapshots.front().is_some_and(|first| first.id > self.covering)

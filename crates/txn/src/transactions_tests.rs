@@ -215,16 +215,8 @@ impl Place {
                     self.last_commit.insert(*key, self.commits);
                 }
             } else {
-                self.transactions.enter_all();
-                for key in open.changed.keys() {
-                    self.keep();
-                    let old = self.committed.get(key).copied();
-                    set(&mut self.leaf, *key, old);
-                    self.lsn = self.record().0;
-                    self.undone.insert(*key, Lsn(self.lsn));
-                    self.transactions.versions.retract(&record(*key), open.writes.id());
-                }
-                open.writes.writer().roll_back(self.transactions.versions.generations().begun());
+                self.undo(&open);
+                self.transactions.roll_back(&open.writes);
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
@@ -241,6 +233,27 @@ impl Place {
         free.iter().for_each(|(time, _)| self.transactions.cleaned_up(*time));
         self.transactions.versions.prune_spilled(&oldest);
         records
+    }
+
+    /// Undoes all changes of a transaction, the last first. Others look meanwhile.
+    fn undo(&mut self, open: &Open) {
+        loop {
+            let last = open.writes.lock().undo.last().map(|undo| undo.before.clone());
+            let Some(before) = last else { break };
+            let key = (0..12).find(|key| name(*key) == before.key()).unwrap();
+            let value = before.value().map(|value| u32::from_le_bytes(value.bytes.try_into().unwrap()));
+            self.keep();
+            set(&mut self.leaf, key, value);
+            self.lsn = self.record().0;
+            self.undone.insert(key, Lsn(self.lsn));
+            open.writes.lock().note_undone();
+            if self.end.is_multiple_of(30) {
+                self.transactions.make_room(|| Lsn(self.end)).unwrap();
+            }
+            for other in &self.open {
+                self.look(&other.world, other.snapshot.sight(), other.snapshot.settled);
+            }
+        }
     }
 
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {

@@ -75,7 +75,8 @@ pub(crate) struct State {
     /// The changes in memory. If there is a `claim`, the last one has only been claimed: it has no LSN yet.
     pub undo: Vec<Undo>,
     claim: Option<Claim>,
-    /// Records that were claimed and have no change to be undone; with their values until they are entered.
+    /// Records that were claimed and have no change to be undone; with their values until they are entered. If one is
+    /// there several times, the last entry has the oldest value: changes are undone from the last to the first.
     touched: Vec<Before>,
     /// The large values that the changes in the file replaced, each with the number of its change.
     spilled_large: Vec<(u64, Large)>,
@@ -171,15 +172,17 @@ impl State {
         self.spilled.as_ref().map_or(0, UndoList::changes) + in_memory as u64
     }
 
-    /// Notes that the record claimed last has not been changed.
-    #[inline]
-    pub fn give_up_claim(&mut self) {
-        if let Some(Claim { is_first }) = self.claim.take()
-            && let Some(Undo { before, .. }) = self.undo.pop()
-            && is_first
-        {
+    /// The record claimed last stays as it is, and stays claimed.
+    pub fn keep_claim(&mut self) {
+        if let Some((before, true)) = self.take_claim() {
             self.touch(&before);
         }
+    }
+
+    /// Forgets the last claim, whose record is not changed. Returns the record, and whether it was the first claim of it.
+    pub fn take_claim(&mut self) -> Option<(Before, bool)> {
+        let Claim { is_first } = self.claim.take()?;
+        self.undo.pop().map(|undo| (undo.before, is_first))
     }
 
     /// Enters the changes. `enter` is given each record and whether it was removed, and says whether it had no version
@@ -193,7 +196,7 @@ impl State {
         for undo in changed {
             enter(&undo.before, undo.is_removal);
         }
-        for record in &*touched {
+        for record in touched.iter().rev() {
             enter(record, false);
         }
         if let (Some(claim), Some(claimed)) = (claim, claimed.first()) {
@@ -231,26 +234,11 @@ impl State {
         value: Option<ValueImage<'_>>,
         is_removal: bool,
     ) {
-        if self.claim.is_some() {
-            self.end_claim_before(record);
-        }
         self.push_claim(true, is_removal, || Before::new(record, hash, value));
-    }
-
-    /// Ends the claim before a new one, maybe of the same record: if a full leaf is split, the record is claimed again.
-    #[cold]
-    fn end_claim_before(&mut self, record: (PageId, &[u8])) {
-        if self.undo.last().is_some_and(|claimed| (claimed.before.tree, claimed.before.key()) == record) {
-            self.claim = None;
-            self.undo.pop();
-        } else {
-            self.give_up_claim();
-        }
     }
 
     /// Notes that a record that has been entered in the table is about to be changed.
     pub fn note_claim(&mut self, Claimed { before, is_first, is_removal }: Claimed) {
-        self.give_up_claim();
         self.push_claim(is_first, is_removal, || before);
     }
 
@@ -258,6 +246,7 @@ impl State {
     /// and the processor would wait until all earlier stores are in its cache.
     #[inline]
     fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
+        debug_assert!(self.claim.is_none(), "the last claim has come to nothing");
         let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal, pages: 0 };
         self.undo.extend(iter::once_with(undo));
         self.claim = Some(Claim { is_first });
@@ -278,7 +267,19 @@ impl State {
         pages
     }
 
-    pub fn touch(&mut self, record: &Before) {
+    /// Notes that the last change has been undone. Its record stays claimed. Returns how many pages the file has kept
+    /// for undoing it.
+    pub fn note_undone(&mut self) -> u64 {
+        let changes = self.changes();
+        let Some(Undo { before, is_touched, pages, .. }) = self.undo.pop() else { return 0 };
+        self.undo_room.note_undone(changes, pages);
+        if !is_touched {
+            self.touch(&before);
+        }
+        pages.into()
+    }
+
+    fn touch(&mut self, record: &Before) {
         let is_entered = self.exposure == Exposure::Entered;
         let record = if is_entered { record.without_value() } else { record.clone() };
         self.bytes += size_of::<Before>() + record.bytes() as usize;
@@ -314,7 +315,7 @@ impl State {
     /// Moves the changes to be undone to a file.
     #[cold]
     pub fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
-        self.give_up_claim();
+        debug_assert!(self.claim.is_none(), "no leaf is latched");
         let list = match &mut self.spilled {
             Some(list) => list,
             spilled => spilled.insert(UndoList::create(file)?),

@@ -210,6 +210,8 @@ pub(crate) trait Recorder {
     fn kind(&self) -> RecordKind;
     /// The change has its LSN, which is the place of its record if it is recorded. Its pages are still latched.
     fn recorded(&self, lsn: Lsn);
+    /// Nothing was changed. The pages are still latched.
+    fn unchanged(&self);
 }
 
 /// Describes the changes of the pages of an atomic change, and makes them.
@@ -524,6 +526,8 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
             recorder.recorded(lsn);
         }
         pages.stamp(lsn);
+    } else if let Some(recorder) = recorder {
+        recorder.unchanged();
     }
     let seen = pages.release(pager, lsn);
     // Before the record is filled: a checkpoint waits for that, and then knows everything that is allocated and freed.

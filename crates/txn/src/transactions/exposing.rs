@@ -37,8 +37,10 @@ impl Transactions {
     ) -> Result<Result<OrderedGuard<'w, write_set::State>, Refusal>, PoolError> {
         let (versions, record) = (&self.versions, (tree, key));
         let is_removal = intent == Intent::Remove;
+        let is_settled = self.is_settled(leaf, snapshot);
         // Before this write set is locked: other threads search it while they hold the lock of theirs.
-        let looked_up = (!versions.buffers().is_empty()).then(|| versions.target(record, leaf));
+        let looked_up =
+            (!is_settled && !versions.buffers().is_empty()).then(|| versions.target(record, leaf));
         // If there were no buffers, none has a version of the record now: only this thread can claim it.
         let mut state = writes.lock();
         if matches!(state.exposure, Exposure::Searched(_)) && state.is_large(versions.spill().bytes_each()) {
@@ -53,7 +55,7 @@ impl Transactions {
         }
         let target = looked_up.unwrap_or_else(|| Target::without_buffers(record, leaf));
         if let Exposure::Searched(slot) = state.exposure {
-            if let Err(refusal) = versions.check(target, snapshot.sight())? {
+            if !is_settled && let Err(refusal) = versions.check(target, snapshot.sight())? {
                 return Ok(Err(refusal));
             }
             versions.buffers().note(slot, target.hash, is_removal);
@@ -66,6 +68,43 @@ impl Transactions {
             Err(refusal) => return Ok(Err(refusal)),
         }
         Ok(Ok(state))
+    }
+
+    /// Whether a latched leaf with this LSN holds just what a snapshot sees, and none of its records is reserved. Then
+    /// each of them may be changed, and no other transaction's changes are looked at: what others have changed is
+    /// mostly in their processors' caches.
+    #[inline]
+    fn is_settled(&self, leaf: Lsn, snapshot: &Snapshot) -> bool {
+        let Lsn(settled) = snapshot.settled;
+        // Relaxed: a record is reserved while its leaf is latched.
+        leaf.0 < settled && self.reserved.0.load(Ordering::Relaxed) < settled
+    }
+
+    /// The record that a transaction has claimed last stays as it is, and stays claimed. Its leaf is latched.
+    pub fn reserve(&self, state: &mut write_set::State) {
+        // An open transaction that has reserved a record holds back the place up to which everything has settled, and
+        // one that ends is seen by all that begin later. So this concerns only snapshots up to this place.
+        self.reserved.0.fetch_max(self.places.end().0, Ordering::Relaxed);
+        state.keep_claim();
+    }
+
+    /// A transaction has undone all its changes: others may change the records that it has claimed.
+    pub fn roll_back(&self, writes: &WriteSet) {
+        let mut state = writes.lock();
+        let left = state.leave();
+        writes.writer().roll_back(self.versions.generations().begun());
+        // A thread that is about to publish or enter the write set finds that there is nothing left to do.
+        if let Some(slot) = std::mem::take(&mut state.exposure).slot() {
+            self.versions.buffers().leave(slot);
+        }
+        drop(state);
+        if left.is_entered() {
+            // If they cannot be read, its versions stay in memory, and do not count.
+            let _ = left.for_each_record(|record| {
+                self.versions.retract(record, writes.id());
+                Some(())
+            });
+        }
     }
 
     /// Publishes the changes of a transaction that was alone. Called by a thread that may ask for earlier versions.

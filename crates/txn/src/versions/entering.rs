@@ -40,7 +40,7 @@ impl Versions {
             for undo in &left.changed {
                 self.enter(writer, &undo.before, undo.is_removal, snapshots);
             }
-            left.touched().iter().for_each(|record| _ = self.enter(writer, record, false, snapshots));
+            left.touched().iter().rev().for_each(|record| _ = self.enter(writer, record, false, snapshots));
             left.note_entered();
         });
         for writes in open {

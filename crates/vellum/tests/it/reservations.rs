@@ -100,6 +100,22 @@ fn what_is_got_for_update_is_reserved_whatever_it_is() {
 }
 
 #[test]
+fn what_is_changed_to_what_it_was_is_reserved() {
+    for is_logged in [true, false] {
+        let (database, table) = database(13, &options().log(is_logged));
+        table.put("key", "1").unwrap();
+        // The leaf is older than all that is open.
+        let snapshots = [(); 3].map(|()| database.begin().unwrap());
+        let [first, second, third] = &snapshots;
+        first.modify(&table, "key", |_| ()).unwrap();
+        assert!(matches!(second.put(&table, "key", "2"), Err(Error::Conflict { committed: false, .. })));
+        assert!(matches!(third.get_for_update(&table, "key"), Err(Error::Conflict { committed: false, .. })));
+        let later = database.begin().unwrap();
+        assert!(matches!(later.put(&table, "key", "2"), Err(Error::Conflict { committed: false, .. })));
+    }
+}
+
+#[test]
 fn values_that_the_pool_has_no_room_for_are_read_and_changed_all_the_same() {
     let (database, table) = database(12, &options().pool_bytes(1 << 18));
     let large = |byte: u8| vec![byte; 1 << 20];

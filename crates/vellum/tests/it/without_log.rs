@@ -1,7 +1,10 @@
 //! Transactions in a database that has no log: all is as with one, but nothing survives a crash.
 
 use crate::support::{assert_clean, options};
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 use vellum::{Database, Error, IsolationLevel, Options, TransactionOptions};
 use vellum_vm::{FileOperation, SimulatedDisk};
 
@@ -205,4 +208,33 @@ fn a_transaction_that_cannot_be_rolled_back_keeps_the_database_open() {
     for number in 0..5000u32 {
         assert_eq!(table.get(number.to_be_bytes()).unwrap().unwrap(), [1; 200]);
     }
+}
+
+#[test]
+fn a_panic_in_a_change_leaves_the_value_as_it_was() {
+    let disk = Arc::new(SimulatedDisk::new(4));
+    let database = Database::create_in(disk, "data", &unlogged()).unwrap();
+    let table = database.create_table("table").unwrap();
+    for key in ["one", "other"] {
+        table.put(key, "1").unwrap();
+    }
+    // Alone, beside another one, and beside so many that versions are in the table.
+    for beside in [0, 1, 40] {
+        let others: Vec<_> = (0..beside).map(|_| database.begin().unwrap()).collect();
+        let transaction = database.begin().unwrap();
+        transaction.put(&table, "other", "1").unwrap();
+        let modified = catch_unwind(AssertUnwindSafe(|| {
+            transaction.modify(&table, "one", |value| {
+                value[0] = b'9';
+                panic!("of the caller");
+            })
+        }));
+        assert!(modified.is_err());
+        assert_eq!(transaction.get(&table, "one").unwrap().unwrap(), b"1", "beside {beside}");
+        transaction.rollback().unwrap();
+        assert_eq!(table.get("one").unwrap().unwrap(), b"1", "beside {beside}");
+        drop(others);
+    }
+    let history = database.history();
+    assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
 }

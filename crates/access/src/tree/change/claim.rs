@@ -2,9 +2,10 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{Latched, Recorder, ValueImage};
-use crate::isolation::{Claim, Intent, View};
+use crate::isolation::{Claim, Intent, Isolation, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
+use std::mem;
 use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
@@ -28,6 +29,29 @@ impl<'p, P: Pager> Tree<'p, P> {
             // The code out of line gets copies, so that the guard stays in registers if there is no view.
             Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), intent),
         }
+    }
+
+    /// Takes the claim of a record back that is not changed. Its leaf is still latched.
+    #[cold]
+    pub(in crate::tree) fn give_up_claim(&self) {
+        if let Some(view) = &self.view {
+            view.isolation.give_up(None);
+        }
+    }
+
+    /// Lets `change` change a value that has been claimed. If it panics, the value becomes what it was, and the claim is
+    /// taken back.
+    #[inline(always)]
+    pub(in crate::tree) fn change_claimed<T>(
+        &self,
+        value: &mut [u8],
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> T {
+        let Some(view) = &self.view else { return change(value) };
+        let claimed = ClaimedValue { isolation: view.isolation, value };
+        let result = change(claimed.value);
+        mem::forget(claimed);
+        result
     }
 
     /// Checks that the writer sees what a leaf holds under `key`, even if that is nothing. The leaf is validated later.
@@ -68,6 +92,19 @@ impl<'p, P: Pager> Tree<'p, P> {
             Claim::Failed(error) => (*error).into(),
             Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root, key: key.to_vec() },
         }
+    }
+}
+
+/// A claimed value that is being changed. Dropped on a panic, before its leaf is released.
+struct ClaimedValue<'v> {
+    isolation: &'v dyn Isolation,
+    value: &'v mut [u8],
+}
+
+impl Drop for ClaimedValue<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.isolation.give_up(Some(self.value));
     }
 }
 

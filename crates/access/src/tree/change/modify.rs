@@ -88,7 +88,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         let claimed = self.pager.run(|| {
             let at = RecordLocation::of(self.leaf(key)?, key);
             let leaf = Latched::latch(at.leaf)?;
-            self.claim(&leaf, (key, at.found.then_some(at.index)), Intent::SameLength)
+            let claimed = self.claim(&leaf, (key, at.found.then_some(at.index)), Intent::SameLength)?;
+            if let (Ok(()), Some(view)) = (&claimed, &self.view) {
+                view.isolation.unchanged();
+            }
+            Ok(claimed)
         })?;
         claimed.map_err(|claim| self.denied(claim, key))
     }
@@ -163,15 +167,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         if leaf.view().value_location(index).kind == ValueKind::Blob {
             return Ok(Modified::Large);
         }
+        self.check_root()?;
         if self.claims(NEEDS_LSN)
             && let Err(claim) = self.claim(&leaf, (key, Some(index)), Intent::SameLength)?
         {
             return Ok(Modified::Denied(claim));
         }
-        self.check_root()?;
         let AtomicChange { pages: mut leaf, mut recording, needs } = self.begin_change(leaf, NEEDS_LSN);
-        let changed = recording.patch(&mut leaf, index, key, change);
-        let result = changed.map_err(|error| damaged(leaf.id(), error))?;
+        let changed = recording.patch(&mut leaf, index, key, |value| self.change_claimed(value, change));
+        let result = changed.map_err(|error| {
+            self.give_up_claim();
+            damaged(leaf.id(), error)
+        })?;
         let leaf = AtomicChange { pages: leaf, recording, needs }.commit_by(self.recorder(), None);
         Ok(Modified::Changed(result, leaf))
     }

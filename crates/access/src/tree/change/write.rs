@@ -416,13 +416,13 @@ impl<'p, P: Pager> Tree<'p, P> {
             // It has been restored already.
             return Ok(Ok(Some(Written::Replaced)));
         }
+        self.check_root()?;
         if self.claims(NEEDS_LSN)
             && let Err(claim) =
                 self.claim(&leaf, (key, found.then_some(index)), Intent::Put { bytes: value.bytes.len() })?
         {
             return Ok(Err(claim));
         }
-        self.check_root()?;
         let AtomicChange { pages: mut leaf, mut recording, needs } = self.begin_change(leaf, NEEDS_LSN);
         if mode == Mode::Restore {
             recording.restore();
@@ -446,8 +446,10 @@ impl<'p, P: Pager> Tree<'p, P> {
                 }
                 Ok(Ok(Some(Written::Inserted)))
             }
-            Err(NodeError::Full) => Ok(Ok(None)),
-            Err(error) => Err(damaged(leaf.id(), error)),
+            Err(error) => {
+                self.give_up_claim();
+                if matches!(error, NodeError::Full) { Ok(Ok(None)) } else { Err(damaged(leaf.id(), error)) }
+            }
         }
     }
 
@@ -492,15 +494,19 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Ok(None));
         }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
+        self.check_root()?;
         let needs_lsn = self.pager.needs_lsn();
         if self.claims(needs_lsn)
             && let Err(claim) = self.claim(&leaf, (key, Some(find.index)), Intent::Remove)?
         {
             return Ok(Err(claim));
         }
-        let mut change = self.change((leaf, others))?;
+        let mut change = self.begin_change((leaf, others), needs_lsn);
         let AtomicChange { pages: (leaf, _), recording, .. } = &mut change;
-        recording.remove(leaf, find.index, key).map_err(|error| damaged(leaf.id(), error))?;
+        if let Err(error) = recording.remove(leaf, find.index, key) {
+            self.give_up_claim();
+            return Err(damaged(leaf.id(), error));
+        }
         let sparse = is_sparse(leaf.view());
         change.commit_by(self.recorder(), self.freed(old.map(|blob| blob.extent())));
         Ok(Ok(Some(sparse)))
