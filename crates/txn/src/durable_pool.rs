@@ -15,6 +15,7 @@ use crate::{
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
     versions::Spill,
+    waiting::Wait,
 };
 use std::{
     panic::Location,
@@ -323,6 +324,11 @@ impl DurablePool {
     /// began it, or there is none. Another thread may have that transaction now.
     pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
         self.single.transactions.begun_here(tree, key)
+    }
+
+    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
+    pub fn wait_for_keeper(&self, tree: PageId, key: &[u8]) -> Option<Wait> {
+        Wait::begin(&self.single.transactions, tree, key)
     }
 
     /// The numbers of the open transactions that this thread began, and where it began them.

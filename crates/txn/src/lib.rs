@@ -48,6 +48,7 @@ mod transactions_tests;
 mod undo_buffers;
 mod undo_list;
 mod versions;
+mod waiting;
 mod write_set;
 mod writer;
 
@@ -63,4 +64,5 @@ pub use transactions::{History, OldestSnapshot};
 pub use vellum_wal::{
     Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, FollowedLog, LogError, SyncCounts, is_segment,
 };
+pub use waiting::{Turn, Wait};
 pub use write_set::Savepoint;

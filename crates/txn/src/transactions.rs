@@ -50,6 +50,7 @@ use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
+use crate::waiting::Waiting;
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
 use searching::Searching;
@@ -92,6 +93,7 @@ pub(crate) struct Transactions {
     /// Gives changes their LSNs.
     pub places: Places,
     pub precedence: Precedence,
+    pub waiting: Waiting,
     /// The pages that are kept for undo.
     pub undo_space: Arc<UndoSpace>,
     state: OrderedMutex<State, { rank::STATE }>,
@@ -265,6 +267,7 @@ impl Transactions {
             versions: Versions::new(spill, kept),
             places,
             precedence: Precedence::default(),
+            waiting: Waiting::default(),
             undo_space,
             state: OrderedMutex::new(state),
             open: AtomicUsize::new(0),
@@ -336,6 +339,11 @@ impl Transactions {
     /// Whether no transaction and no snapshot is open: then a change may be made at once, under the latch of its leaf.
     pub fn none_open(&self) -> bool {
         self.open.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the transaction with this number is open.
+    pub fn is_open(&self, id: u64) -> bool {
+        self.lock().all_open().any(|begun| begun.id == id)
     }
 
     /// Whether no open transaction has changed anything.
@@ -534,6 +542,8 @@ impl Transactions {
                     free.append(&mut state.unseen);
                     self.versions.settle(oldest.of_others);
                     state.forget_buffers(oldest.of_others, self.versions.buffers());
+                    drop(state);
+                    self.waiting.end(snapshot.id);
                     return Ended { oldest, is_last, free, pruned };
                 }
             }

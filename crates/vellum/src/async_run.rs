@@ -14,8 +14,10 @@ use std::{
     ops::ControlFlow,
     pin::pin,
     sync::Arc,
+    task::Poll,
+    time::Duration,
 };
-use vellum_txn::TxnError;
+use vellum_txn::{Turn, TxnError, Wait};
 
 impl Database {
     /// [`run`](Self::run) for tasks of any runtime: runs a transaction and commits it, and runs it again after
@@ -78,6 +80,7 @@ impl Database {
         let mut attempts = Attempts::new(options.retry_for);
         // The number of the first attempt's transaction, which no other task has.
         let mut number = None;
+        let mut queued: Option<Turn> = None;
         loop {
             let turn = inner.turns.take(number, attempts.precedence()).await;
             attempts.begin();
@@ -89,13 +92,31 @@ impl Database {
                 Ok(value) => committed(transaction).await.map(|()| value),
                 Err(error) => Err(error),
             };
+            drop(queued.take());
+            let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
             if let ControlFlow::Break(done) = attempts.end(done, is_passed_by && turn.is_some()) {
                 return done;
             }
             drop(turn);
-            inner.turns.pauses.pause(attempts.pause()).await;
+            match wait {
+                Some(wait) => {
+                    queued = waited(inner, wait, attempts.longest_wait()).await;
+                    attempts.waited(queued.is_some());
+                }
+                None => inner.turns.pauses.pause(attempts.pause()).await,
+            }
         }
     }
+}
+
+/// Waits for another transaction, for at most `longest`.
+async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Turn> {
+    let mut pause = pin!(inner.turns.pauses.pause(longest));
+    poll_fn(|context| match wait.poll(context) {
+        Poll::Ready(turn) => Poll::Ready(Some(turn)),
+        Poll::Pending => pause.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }
 
 /// Runs the work of a transaction. Also returns whether the thread that ran a part of it committed something else

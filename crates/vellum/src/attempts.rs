@@ -16,6 +16,9 @@ const OWN_CONFLICTS: u32 = 8;
 /// limit. The thread may have given the other transaction to another thread, which ends it.
 const HELD: Duration = Duration::from_secs(5);
 
+/// How long an attempt waits at most for the transaction that it conflicted with.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
 /// The history of a transaction's attempts.
 pub(crate) struct Attempts {
     start: Instant,
@@ -71,7 +74,21 @@ impl Attempts {
         self.retry_for.is_none() && self.start.elapsed() >= HELD
     }
 
-    /// The pause after a conflict: longer each time, up to 2 ms.
+    /// The transaction that it conflicted with was waited for, and `has_ended` or is still open. In the latter case
+    /// precedence would not help: it would only keep others waiting as well.
+    pub fn waited(&mut self, has_ended: bool) {
+        if !has_ended {
+            self.conflicts -= 1;
+        }
+    }
+
+    /// For how long it waits at most, after a conflict, for the other transaction to end.
+    pub fn longest_wait(&self) -> Duration {
+        let left = self.retry_for.map_or(LONGEST_WAIT, |time| time.saturating_sub(self.start.elapsed()));
+        left.min(LONGEST_WAIT)
+    }
+
+    /// The pause after a conflict with a transaction that is not waited for: longer each time, up to 2 ms.
     pub fn pause(&self) -> Duration {
         let longest = 1u64 << self.conflicts.min(10);
         Duration::from_micros(longest + random() % longest)

@@ -155,7 +155,7 @@ pub use vellum_base::Lsn;
 pub use vellum_txn::{
     ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary,
     Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts,
-    TxnError, Until, shown_time,
+    Turn, TxnError, Until, shown_time,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

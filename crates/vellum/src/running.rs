@@ -19,6 +19,7 @@ use std::{
 use vellum_access::{AccessError, Tree};
 use vellum_base::PageId;
 use vellum_pool::Pool;
+use vellum_txn::Wait;
 
 vellum_base::primitive::thread_local! {
     /// The transactions that this thread runs, the outermost first.
@@ -100,18 +101,31 @@ pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Erro
 /// thread.
 #[cold]
 pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
-    let (durable, catalog) = (&inner.durable, catalog::tree(inner.durable.pool()));
-    let root_of = |name: &str| Some(catalog::find(catalog.with_view(durable.view()), name).ok()??.root);
-    if table != CATALOG {
-        return durable.begun_here(root_of(table)?, key);
-    }
-    durable.begun_here(catalog.root(), key).or_else(|| {
+    let durable = &inner.durable;
+    durable.begun_here(tree_of(inner, table)?, key).or_else(|| {
         // The table is kept by a transaction that has changed its records, or is loading it.
-        let root = root_of(str::from_utf8(key).ok()?)?;
+        let name = str::from_utf8(key).ok().filter(|_| table == CATALOG)?;
+        let root = root_of(inner, name)?;
         let table = inner.lock().get(&root).and_then(Weak::upgrade)?;
         let own = durable.begun_by_this_thread();
         own.into_iter().find(|(transaction, _)| table.is_used_by(*transaction)).map(|(_, place)| place)
     })
+}
+
+/// Begins to wait for the open transaction that a conflict was with, if that is known and it is still open.
+pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
+    let Error::Conflict { table, key, committed: false } = conflict else { return None };
+    inner.durable.wait_for_keeper(tree_of(inner, table)?, key)
+}
+
+/// The root of a table, or of the catalog.
+fn tree_of(inner: &Inner, table: &str) -> Option<PageId> {
+    if table == CATALOG { Some(catalog::tree(inner.durable.pool()).root()) } else { root_of(inner, table) }
+}
+
+fn root_of(inner: &Inner, table: &str) -> Option<PageId> {
+    let catalog = catalog::tree(inner.durable.pool()).with_view(inner.durable.view());
+    Some(catalog::find(catalog, table).ok()??.root)
 }
 
 /// Whether a transaction keeps others from changing a record, or a table.

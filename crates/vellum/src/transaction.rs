@@ -24,7 +24,7 @@ use vellum_access::{AccessError, Tree, View};
 use vellum_base::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, thread};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
-use vellum_txn::{Arrival, CommitError, Durability};
+use vellum_txn::{Arrival, CommitError, Durability, Turn};
 
 /// Options of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -138,8 +138,9 @@ impl Database {
         Ok(Transaction::begin(self.inner(), options))
     }
 
-    /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a
-    /// pause that becomes longer each time. After several conflicts it gets *precedence*, which one transaction has at
+    /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again: when that
+    /// other one has ended, if it was open, else after a pause that becomes longer each time. Of those that wait for the
+    /// same transaction one goes on after the other. After several conflicts it gets *precedence*, which one transaction has at
     /// a time: transactions of other threads wait before their first change, for up to twice as long as its last
     /// attempt took, and at most ten seconds. So a long transaction can finish among any number of short ones. `work`
     /// may be called several times.
@@ -173,6 +174,7 @@ impl Database {
     ) -> Result<T> {
         let inner = self.inner();
         let mut attempts = Attempts::new(options.retry_for);
+        let mut turn = None;
         loop {
             let preceding = attempts.precedence().map(|longest| inner.durable.precede(longest));
             attempts.begin();
@@ -190,12 +192,53 @@ impl Database {
             {
                 return Err(Error::HeldByThread { table: table.clone(), key: key.clone(), begun_at });
             }
+            // Others that have waited for the same transaction go on.
+            drop(turn.take());
+            let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
             if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
                 return done;
             }
             drop(preceding);
-            thread::sleep(attempts.pause());
+            match wait {
+                Some(wait) => {
+                    turn = wait.wait(attempts.longest_wait());
+                    attempts.waited(turn.is_some());
+                }
+                None => thread::sleep(attempts.pause()),
+            }
         }
+    }
+
+    /// Waits, after a conflict with a transaction that is open, until that one has ended, for at most `longest`. For
+    /// programs that begin transactions and run them again themselves; [`run`](Self::run) does it. The transaction that
+    /// met the conflict should have been rolled back, or others wait for it meanwhile.
+    ///
+    /// Those that wait for the same transaction go on one after the other: each when the [`Turn`] of the one before it
+    /// has been dropped. So the turn should be kept until the next attempt has been committed or rolled back, and no
+    /// longer. `None` if `conflict` is no such conflict, if the other transaction has ended already, or if it is still
+    /// open when the time is over; none of that keeps the caller from trying again.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("table")?;
+    /// use std::time::Duration;
+    /// use vellum::Error;
+    ///
+    /// let mut turn = None;
+    /// loop {
+    ///     let transaction = database.begin()?;
+    ///     let attempt = transaction.put(&table, "key", "value").and_then(|_| transaction.commit());
+    ///     drop(turn.take());
+    ///     match attempt {
+    ///         Err(error @ Error::Conflict { .. }) => turn = database.wait_for_other(&error, Duration::from_millis(100)),
+    ///         ended => break ended?,
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_for_other(&self, conflict: &Error, longest: Duration) -> Option<Turn> {
+        running::wait_for(self.inner(), conflict)?.wait(longest)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::{EngineOptions, Instance};
 use crate::Result;
-use ::vellum::Arrival;
+use ::vellum::{Arrival, Turn};
 use std::ops::ControlFlow;
 
 /// Whether a transaction failed because another one was faster, so that it is to be run again.
@@ -69,6 +69,13 @@ pub trait Session {
 
     /// Begins a transaction. Where the engine has one writer at a time, this waits for it.
     fn begin(&mut self, access: Access) -> Result<Self::Transaction<'_>>;
+
+    /// Waits after a conflict, as the engine advises, before the transaction is run again. What is returned is kept until
+    /// that attempt has ended.
+    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Turn> {
+        let _ = conflict;
+        None
+    }
 }
 
 /// A transaction, or, where the engine has none, a series of operations.

@@ -7,8 +7,8 @@ use crate::{
     Result,
     config::{Durability, Isolation, TransactionSettings},
 };
-use std::ops::ControlFlow;
-use vellum::{Arrival, Database, Table};
+use std::{ops::ControlFlow, time::Duration};
+use vellum::{Arrival, Database, Table, Turn};
 
 /// An open database and its tables.
 pub struct VellumTransactions {
@@ -127,6 +127,12 @@ impl<'a> Session for TransactionSession<'a> {
     fn begin(&mut self, _: Access) -> Result<OpenTransaction<'_>> {
         let transaction = self.store.database.begin()?;
         Ok(OpenTransaction { transaction, tables: &self.store.tables, value: &mut self.value })
+    }
+
+    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Turn> {
+        /// As `Database::run` does.
+        const LONGEST: Duration = Duration::from_millis(100);
+        self.store.database.wait_for_other(conflict.downcast_ref()?, LONGEST)
     }
 }
 

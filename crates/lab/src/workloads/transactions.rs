@@ -138,13 +138,18 @@ impl Transactions {
             // In one order, so that engines with locks have no deadlocks.
             numbers[self.reads..].sort_unstable();
         }
+        let mut turn = None;
         loop {
             let done = match numbers[..] {
                 [first, place] if self.is_disjoint => Self::in_block(client, first, place).map(|()| 1),
                 _ => self.mixed(client, numbers).map(|()| self.updates as u64),
             };
+            drop(turn.take());
             match done {
-                Err(error) if is_conflict(&error) => client.conflicts += 1,
+                Err(error) if is_conflict(&error) => {
+                    client.conflicts += 1;
+                    turn = client.session.wait_after(&error);
+                }
                 done => return done,
             }
         }

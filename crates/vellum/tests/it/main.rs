@@ -50,4 +50,5 @@ mod together;
 mod transaction_batches;
 mod transactions;
 mod typed;
+mod waiting;
 mod without_log;

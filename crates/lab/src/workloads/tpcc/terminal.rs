@@ -238,9 +238,15 @@ impl<S: Session> Terminal<S> {
             let card = self.draw();
             let (kind, _) = MIX[card];
             // A transaction that conflicts is run again, with other input, and its time counts.
+            let mut turn = None;
             let (outcome, arrival) = loop {
-                match self.one(kind) {
-                    Err(error) if is_conflict(&error) => self.counts.conflicts += 1,
+                let outcome = self.one(kind);
+                drop(turn.take());
+                match outcome {
+                    Err(error) if is_conflict(&error) => {
+                        self.counts.conflicts += 1;
+                        turn = self.session.wait_after(&error);
+                    }
                     outcome => break outcome?,
                 }
             };

@@ -1,0 +1,306 @@
+//! Waiting for a transaction to end.
+//!
+//! After a conflict with an open transaction it is of no use to try again before that one has ended. If all that wait
+//! for it went on then, all but one of them would conflict again. So they queue: the first goes on when the transaction
+//! has ended, and each other one when the one before it has ended its next attempt, and has dropped its [`Turn`].
+
+use crate::transactions::Transactions;
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use vellum_base::primitive::{AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering};
+use vellum_base::{Apart, PageId};
+
+/// Those that wait for transactions to end.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// How many are in `queues`.
+    count: Apart<AtomicUsize>,
+    /// By the number of the transaction.
+    queues: Mutex<HashMap<u64, Queue>>,
+}
+
+type Queue = VecDeque<Arc<Waiter>>;
+
+/// One that waits.
+#[derive(Default)]
+struct Waiter {
+    state: Mutex<State>,
+    called: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    turn: Option<Turn>,
+    has_left: bool,
+    waker: Option<Waker>,
+}
+
+/// The turn of one that has waited for a transaction. The next one that has waited for the same transaction goes on when
+/// this is dropped.
+#[derive(Default)]
+#[must_use = "the next one goes on when it is dropped"]
+pub struct Turn(Queue);
+
+/// A place in the queue of those that wait for a transaction to end.
+pub struct Wait {
+    transactions: Arc<Transactions>,
+    /// The number of the transaction.
+    transaction: u64,
+    waiter: Arc<Waiter>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut queue = mem::take(&mut self.0);
+        while let Some(waiter) = queue.pop_front() {
+            let mut state = lock(&waiter.state);
+            if state.has_left {
+                continue;
+            }
+            state.turn = Some(Self(queue));
+            let waker = state.waker.take();
+            drop(state);
+            waiter.called.notify_one();
+            // If a waker panics, the panic itself has reported that.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
+            return;
+        }
+    }
+}
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turn").field("waiting", &self.0.len()).finish()
+    }
+}
+
+impl Waiting {
+    /// A transaction has ended: calls the first that waits for it.
+    #[inline]
+    pub fn end(&self, transaction: u64) {
+        // Relaxed: one that waits is counted before it looks, under the lock of the state, whether the transaction is
+        // open; and the transaction has been taken out of the state under that lock.
+        if self.count.0.load(Ordering::Relaxed) > 0 {
+            self.call(transaction);
+        }
+    }
+
+    #[cold]
+    fn call(&self, transaction: u64) {
+        let queue = lock(&self.queues).remove(&transaction);
+        if let Some(queue) = queue {
+            self.count.0.fetch_sub(queue.len(), Ordering::Relaxed);
+            drop(Turn(queue));
+        }
+    }
+
+    /// Joins the queue of those that wait for a transaction.
+    fn join(&self, transaction: u64) -> Arc<Waiter> {
+        let waiter = Arc::<Waiter>::default();
+        self.count.0.fetch_add(1, Ordering::Relaxed);
+        lock(&self.queues).entry(transaction).or_default().push_back(waiter.clone());
+        waiter
+    }
+
+    fn leave(&self, transaction: u64, waiter: &Arc<Waiter>) {
+        let mut queues = lock(&self.queues);
+        let Some(queue) = queues.get_mut(&transaction) else { return };
+        let Some(place) = queue.iter().position(|one| Arc::ptr_eq(one, waiter)) else { return };
+        queue.remove(place);
+        if queue.is_empty() {
+            queues.remove(&transaction);
+        }
+        self.count.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Wait {
+    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
+    pub(crate) fn begin(transactions: &Arc<Transactions>, tree: PageId, key: &[u8]) -> Option<Self> {
+        transactions.publish_private();
+        let transaction = transactions.versions.keeper(tree, key)?;
+        let waiter = transactions.waiting.join(transaction);
+        if !transactions.is_open(transaction) {
+            // It may have ended before it could call anyone.
+            transactions.waiting.end(transaction);
+        }
+        Some(Self { transactions: transactions.clone(), transaction, waiter })
+    }
+
+    /// Waits until it is this one's turn, for at most `longest`.
+    pub fn wait(self, longest: Duration) -> Option<Turn> {
+        let end = Instant::now() + longest;
+        let mut state = lock(&self.waiter.state);
+        loop {
+            if let Some(turn) = state.turn.take() {
+                return Some(turn);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.waiter.called.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    /// Whether it is this one's turn. If not, the task is woken when it is.
+    pub fn poll(&mut self, context: &Context<'_>) -> Poll<Turn> {
+        let mut state = lock(&self.waiter.state);
+        match state.turn.take() {
+            Some(turn) => Poll::Ready(turn),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.transactions.waiting.leave(self.transaction, &self.waiter);
+        let mut state = lock(&self.waiter.state);
+        state.has_left = true;
+        // It may have come at the last moment: then it is the next one's.
+        let turn = state.turn.take();
+        drop(state);
+        drop(turn);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// One that waits for a transaction, as `Wait` does.
+    fn is_called(waiter: &Waiter) -> Option<Turn> {
+        lock(&waiter.state).turn.take()
+    }
+
+    #[test]
+    fn one_goes_on_after_the_other() {
+        let waiting = Waiting::default();
+        let [first, second, third] = [(); 3].map(|()| waiting.join(7));
+        let other = waiting.join(8);
+        waiting.end(9);
+        assert!([&first, &second, &third, &other].into_iter().all(|waiter| is_called(waiter).is_none()));
+        waiting.end(7);
+        let turn = is_called(&first).unwrap();
+        assert!(is_called(&second).is_none() && is_called(&third).is_none());
+        // One that no longer waits is passed over, whether it has left before its turn or in it.
+        lock(&second.state).has_left = true;
+        drop(turn);
+        assert!(is_called(&second).is_none());
+        drop(is_called(&third).unwrap());
+        waiting.leave(8, &other);
+        assert_eq!(waiting.count.0.load(Ordering::Relaxed), 0);
+        assert!(lock(&waiting.queues).is_empty());
+        waiting.end(8);
+        assert!(is_called(&other).is_none());
+    }
+
+    fn transactions() -> Arc<Transactions> {
+        let settings = (crate::settings::SnapshotLimit::default(), crate::versions::Spill::new(None, 1 << 20));
+        let places = crate::places::Places::Clock(Arc::default());
+        Arc::new(Transactions::new(1, settings.0, settings.1, Default::default(), places))
+    }
+
+    /// Begins to wait for a transaction of this number.
+    fn wait(transactions: &Arc<Transactions>, transaction: u64) -> Wait {
+        let waiter = transactions.waiting.join(transaction);
+        Wait { transactions: transactions.clone(), transaction, waiter }
+    }
+
+    #[test]
+    fn a_task_is_woken_and_one_that_gives_up_lets_the_next_go_on() {
+        let transactions = transactions();
+        let (mut first, mut second, third) =
+            (wait(&transactions, 1), wait(&transactions, 1), wait(&transactions, 1));
+        let waker = Arc::new(Woken::default());
+        let task = Waker::from(waker.clone());
+        let context = &Context::from_waker(&task);
+        assert!(first.poll(context).is_pending());
+        transactions.waiting.end(1);
+        assert_eq!(waker.0.load(Ordering::Relaxed), 1);
+        // It is dropped in its turn, without taking it.
+        drop(first);
+        let turn = match second.poll(context) {
+            Poll::Ready(turn) => turn,
+            Poll::Pending => panic!("it is its turn"),
+        };
+        assert!(third.wait(Duration::ZERO).is_none());
+        drop(turn);
+        assert!(lock(&transactions.waiting.queues).is_empty());
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Threads wait for a transaction that another thread ends.
+    fn wait_together() {
+        use crate::write_set::WriteSet;
+        use std::panic::Location;
+        use vellum_access::Intent;
+        use vellum_base::{Lsn, primitive::thread};
+        let transactions = transactions();
+        let (tree, key) = (PageId(7), b"key");
+        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
+        let writes = Arc::new(WriteSet::new(snapshot.id));
+        let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+        let mut state = writes.lock();
+        (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+        drop(state);
+        let by = (&*writes, &snapshot);
+        let claimed = transactions.claim(by, (tree, key, Lsn(200)), None, Intent::SameLength).unwrap();
+        claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
+        transactions.publish_private();
+        assert_eq!(transactions.versions.keeper(tree, key), Some(snapshot.id));
+        let waiting: Vec<_> = (0..2)
+            .map(|_| {
+                let transactions = transactions.clone();
+                thread::spawn(move || {
+                    if let Some(wait) = Wait::begin(&transactions, tree, key) {
+                        drop(wait.wait(LONG).expect("it is called"));
+                    }
+                })
+            })
+            .collect();
+        transactions.roll_back(&writes);
+        transactions.end_writing(snapshot.id);
+        transactions.end(&snapshot);
+        waiting.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(transactions.waiting.count.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn all_that_wait_are_called() {
+        (0..500).for_each(|_| wait_together());
+    }
+
+    #[cfg(shuttle)]
+    #[test]
+    fn all_that_wait_are_called_however_threads_meet() {
+        shuttle::check_random(wait_together, 3000);
+        shuttle::check_pct(wait_together, 3000, 3);
+    }
+}

@@ -1,0 +1,183 @@
+//! Waiting for the transaction with which there was a conflict.
+
+use crate::support::options;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use vellum::{Database, Error, Table, TransactionOptions};
+use vellum_vm::SimulatedDisk;
+
+/// A time that is not over in this test.
+const LONG: Duration = Duration::from_secs(60);
+
+fn database(seed: u64) -> (Database, Table) {
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(seed)), "data", &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    table.put("key", "0").unwrap();
+    (database, table)
+}
+
+#[test]
+fn a_transaction_is_run_again_when_the_other_one_has_ended() {
+    let (database, table) = database(1);
+    for ends in ["committed", "rolled back"] {
+        let other = database.begin().unwrap();
+        other.put(&table, "key", "1").unwrap();
+        let attempts = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                database.run(|transaction| {
+                    attempts.fetch_add(1, Ordering::Relaxed);
+                    transaction.put(&table, "key", "2")
+                })
+            });
+            while attempts.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            // Less than it waits at most.
+            thread::sleep(Duration::from_millis(30));
+            if ends == "committed" { other.commit().unwrap() } else { other.rollback().unwrap() }
+            waiting.join().unwrap().unwrap();
+        });
+        assert_eq!(attempts.into_inner(), 2, "{ends}");
+        assert_eq!(table.get("key").unwrap().unwrap(), b"2");
+    }
+}
+
+#[test]
+fn a_task_is_run_again_when_the_other_one_has_ended() {
+    let (database, table) = database(2);
+    let other = database.begin().unwrap();
+    other.put(&table, "key", "1").unwrap();
+    let attempts = AtomicU32::new(0);
+    let run = database.run_async(|transaction| {
+        let (attempts, table) = (&attempts, &table);
+        async move {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            transaction.put_async(table, "key", "2").await
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while attempts.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(30));
+            other.commit().unwrap();
+        });
+        runtime.block_on(run).unwrap();
+    });
+    assert_eq!(attempts.into_inner(), 2);
+    assert_eq!(table.get("key").unwrap().unwrap(), b"2");
+}
+
+#[test]
+fn all_that_wait_for_one_go_on_and_none_is_lost() {
+    const THREADS: u32 = 6;
+    let (database, table) = database(3);
+    let other = database.begin().unwrap();
+    other.put(&table, "key", [0; 4]).unwrap();
+    let (attempts, done) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                database
+                    .run(|transaction| {
+                        attempts.fetch_add(1, Ordering::Relaxed);
+                        transaction.update_with(&table, "key", |value| {
+                            let number = value.and_then(|value| Some(u32::from_le_bytes(value.try_into().ok()?)));
+                            Some((number.unwrap_or_default() + 1).to_le_bytes().to_vec())
+                        })
+                    })
+                    .unwrap();
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while attempts.load(Ordering::Relaxed) < THREADS {
+            thread::yield_now();
+        }
+        assert_eq!(done.load(Ordering::Relaxed), 0);
+        other.commit().unwrap();
+    });
+    assert_eq!(table.get("key").unwrap().unwrap(), THREADS.to_le_bytes());
+}
+
+#[test]
+fn one_that_waits_for_an_idle_transaction_does_not_hold_up_others() {
+    let (database, table) = database(6);
+    let commits_within = |time: Duration| {
+        let start = Instant::now();
+        let mut commits = 0;
+        while start.elapsed() < time {
+            database.run(|transaction| transaction.put(&table, "other", "1")).unwrap();
+            commits += 1;
+        }
+        commits
+    };
+    let idle = database.begin().unwrap();
+    idle.put(&table, "key", "1").unwrap();
+    let before = commits_within(Duration::from_millis(300));
+    let during = thread::scope(|scope| {
+        scope.spawn(|| database.run(|transaction| transaction.put(&table, "key", "2")).unwrap());
+        let during = commits_within(Duration::from_millis(300));
+        idle.commit().unwrap();
+        during
+    });
+    assert!(during * 3 > before, "{during} transactions, and {before} without the one that waits");
+}
+
+#[test]
+fn programs_that_begin_transactions_themselves_can_wait() {
+    let (database, table) = database(4);
+    let other = database.begin().unwrap();
+    other.put(&table, "key", "1").unwrap();
+    let refused = database.begin().unwrap();
+    let conflict = refused.put(&table, "key", "2").unwrap_err();
+    assert!(matches!(conflict, Error::Conflict { committed: false, .. }));
+    refused.rollback().unwrap();
+    // The time is over first.
+    assert!(database.wait_for_other(&conflict, Duration::from_millis(5)).is_none());
+    thread::scope(|scope| {
+        let waiting: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| database.wait_for_other(&conflict, LONG).is_some())).collect();
+        thread::sleep(Duration::from_millis(30));
+        other.commit().unwrap();
+        // Those that come too late are told at once that there is nothing to wait for.
+        waiting.into_iter().for_each(|waiting| _ = waiting.join().unwrap());
+    });
+    assert!(database.wait_for_other(&conflict, LONG).is_none());
+    assert!(database.wait_for_other(&Error::NoSuchSavepoint, LONG).is_none());
+    // What was changed by another transaction that is committed is nothing to wait for.
+    let (old, new) = (database.begin().unwrap(), database.begin().unwrap());
+    new.put(&table, "key", "3").unwrap();
+    new.commit().unwrap();
+    let conflict = old.put(&table, "key", "4").unwrap_err();
+    assert!(matches!(conflict, Error::Conflict { committed: true, .. }));
+    assert!(database.wait_for_other(&conflict, LONG).is_none());
+}
+
+#[test]
+fn a_limit_of_time_ends_the_wait() {
+    let (database, table) = database(5);
+    let other = database.begin().unwrap();
+    other.put(&table, "key", "1").unwrap();
+    let options = TransactionOptions::default().retry_for(Duration::from_millis(20));
+    let refused = thread::scope(|scope| {
+        scope.spawn(|| database.run_with(options, |transaction| transaction.put(&table, "key", "2"))).join().unwrap()
+    });
+    assert!(matches!(refused, Err(Error::Conflict { committed: false, .. })));
+    // Tables that another transaction is changing are waited for as well.
+    other.create_table("new").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| database.create_table("new").map(drop));
+        thread::sleep(Duration::from_millis(10));
+        other.rollback().unwrap();
+        _ = waiting.join().unwrap();
+    });
+}
