@@ -52,8 +52,14 @@ impl SpillFile {
         let directory = self.directory.as_ref().ok_or_else(no_place)?;
         // Without a log the directory may not exist yet.
         directory.make()?;
-        // A process may have ended before it removed the name.
-        self.remove_name();
+        // A process may have ended before it removed the name. If that fails now, that is the error: the file would be
+        // said to exist.
+        match directory.remove(NAME) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(VmError::Open { path: NAME.into(), action: "remove", source }.into());
+            }
+            _ => {}
+        }
         let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
         let file = directory.open(NAME, &options)?;
         // If that fails, the next opening or the close removes it.

@@ -4,7 +4,7 @@ use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
-use vellum_vm::{Directory, FileOperation, SimulatedDisk};
+use vellum_vm::{CreateMode, Directory, FileOperation, FileOptions, SimulatedDisk};
 
 type World = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -268,6 +268,28 @@ fn a_file_that_fails_ends_the_transaction_and_nothing_else() {
         }
         println!("up to {number} of the kind {operation}");
     }
+}
+
+/// A process that was killed has left the file, and that cannot be removed now. The error is that of the disk: it must not look as if
+/// what was asked for were there.
+#[test]
+fn a_file_that_was_left_and_cannot_be_removed_is_an_error_of_the_disk() {
+    let (disk, database, table) = database(1);
+    drop(fill(&table, 1200));
+    let left = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+    drop(disk.open("spill", &left).unwrap());
+    let _reader = database.begin().unwrap();
+    let writer = database.begin().unwrap();
+    disk.fail_nth_of(FileOperation::Name, 1);
+    let changed = (0..1200).try_for_each(|number| writer.put(&table, key(number), [1; 300]).map(drop));
+    let error = changed.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("cannot remove"), "{error}");
+    writer.rollback().unwrap();
+    disk.heal();
+    let writer = database.begin().unwrap();
+    (0..1200).try_for_each(|number| writer.put(&table, key(number), [1; 300]).map(drop)).unwrap();
+    writer.commit().unwrap();
 }
 
 #[test]
