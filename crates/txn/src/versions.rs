@@ -348,6 +348,9 @@ impl Versions {
         let before = removed.len();
         removed.retain(|(of, _)| *of != tree);
         self.removed_count.fetch_sub(before - removed.len(), Ordering::Release);
+        drop(removed);
+        // After memory: a cover that has taken versions out of it meanwhile is among them.
+        self.generations.forget(tree);
     }
 
     /// Whether scans by a snapshot must look for records that are no longer in a leaf.

@@ -184,9 +184,10 @@ impl Inner {
         }
         drop((open, doomed));
         for root in roots {
-            if catalog::free(self.durable.pool(), root).is_ok() {
-                self.durable.forget_tree(root);
-            }
+            // Before that, because its root may be that of another tree at once. What cannot be freed is freed when the
+            // database is opened.
+            self.durable.forget_tree(root);
+            let _ = catalog::free(self.durable.pool(), root);
         }
         emptied.into_iter().for_each(|root| self.truncate(root));
     }

@@ -18,6 +18,11 @@
 //! before has its version among them. One that is claimed later finds that pages are kept. Later, versions that memory
 //! has no room for go to the file.
 //!
+//! # Trees that have ended
+//! Once no snapshot sees a tree, its root may become that of another one, which a covered transaction makes. That
+//! transaction sees what the leaves of its own tree hold. What was kept of the earlier tree would show that tree's
+//! records among them, or hide some. So it is forgotten, and that the tree has ended is noted.
+//!
 //! # Changes by covered transactions
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
 //! a record is noted in a Bloom filter when its versions are pruned after a cover. A record whose leaf has changed since, and
@@ -137,15 +142,25 @@ impl Generations {
         transaction <= self.covered.load(Ordering::SeqCst)
     }
 
+    /// Forgets what was kept of a tree that has ended, and that no snapshot sees.
+    pub fn forget(&self, tree: PageId) {
+        let all = self.all();
+        all.iter()
+            .filter_map(|generation| generation.cover.as_ref())
+            .for_each(|cover| cover.images.forget(tree));
+    }
+
     /// Whether a record, whose leaf has the LSN `leaf`, may have been changed since this transaction was covered.
-    pub fn may_be_changed(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
+    pub fn may_be_changed(&self, transaction: u64, (tree, hash): (PageId, u64), leaf: Lsn) -> bool {
         let all = self.all.read();
         let Some(first) = all.iter().position(|generation| generation.covers(transaction)) else {
             return false;
         };
-        let mut since = all.iter().skip(first);
-        since.clone().next().is_some_and(|first| leaf >= first.place())
-            && since.any(|since| since.cover.as_ref().is_some_and(|cover| cover.changed.has(hash)))
+        let mut since = all.iter().skip(first).filter_map(|generation| generation.cover.as_ref());
+        let Some(first) = since.clone().next() else { return false };
+        leaf.0 >= first.place.load(Ordering::Acquire)
+            && since.any(|since| since.changed.has(hash))
+            && !first.images.has_ended(tree)
     }
 
     /// What a covered snapshot sees of a record for which memory has no change by its own transaction.
@@ -160,6 +175,9 @@ impl Generations {
         };
         let (before, _) = all.split_at(first + 1);
         let cover = before.last().and_then(|generation| generation.cover.as_ref());
+        if cover.is_some_and(|cover| cover.images.has_ended(tree)) {
+            return Ok(Seen::Leaf);
+        }
         let number = cover.map_or(0, |cover| cover.number.load(Ordering::Acquire));
         // In earlier generations, too: what was claimed at the moment of the cover may have been changed after it.
         for generation in all.iter().filter(|generation| generation.has_writer(sight.own)) {

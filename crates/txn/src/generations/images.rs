@@ -19,11 +19,10 @@ use vellum_pool::PoolError;
 /// How many trees there have been whose leaves were kept.
 static NUMBERS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// Images of leaves, in the spill file.
+/// Images of leaves, in the spill file, by their trees; none for a tree that has [ended](Images::forget).
 #[derive(Default)]
 pub(super) struct Images {
-    trees: RwLock<HashMap<PageId, Arc<TreeImages>>>,
-    count: AtomicUsize,
+    trees: RwLock<HashMap<PageId, Option<Arc<TreeImages>>>>,
 }
 
 /// The images of one tree.
@@ -34,6 +33,7 @@ struct TreeImages {
     first: OnceLock<Box<[u8]>>,
     /// The other images, by their lower fences.
     others: SpillTree,
+    count: AtomicUsize,
 }
 
 impl Images {
@@ -41,15 +41,17 @@ impl Images {
     pub fn keep(&self, tree: PageId, page: &[u8], beside: &SpillTree) -> Result<(), PoolError> {
         let Some(image) = LeafImage::of(page) else { return Ok(()) };
         let images = match self.of(tree) {
-            Some(images) => images,
+            None if self.has_ended(tree) => return Ok(()),
             None => self.make(tree, beside)?,
+            images => images,
         };
+        let Some(images) = images else { return Ok(()) };
         let is_new = match LeafImage::lower_fence(page) {
             None => images.first.set(image.into()).is_ok(),
             Some(fence) => images.others.insert(&fence, image)?,
         };
         // Relaxed: the count is only shown, and decides nothing.
-        self.count.fetch_add(usize::from(is_new), Ordering::Relaxed);
+        images.count.fetch_add(usize::from(is_new), Ordering::Relaxed);
         Ok(())
     }
 
@@ -110,22 +112,38 @@ impl Images {
 
     /// How many images there are.
     pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        let trees = self.trees.read().unwrap_or_else(PoisonError::into_inner);
+        trees.values().flatten().map(|images| images.count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A tree has ended, and no snapshot sees it. What has its root from now on is another tree.
+    pub fn forget(&self, tree: PageId) {
+        let images = self.trees.write().unwrap_or_else(PoisonError::into_inner).insert(tree, None);
+        // They are freed here, where the trees are not locked.
+        drop(images);
+    }
+
+    /// Whether a tree has ended that had this root.
+    pub fn has_ended(&self, tree: PageId) -> bool {
+        let trees = self.trees.read().unwrap_or_else(PoisonError::into_inner);
+        trees.get(&tree).is_some_and(Option::is_none)
     }
 
     fn of(&self, tree: PageId) -> Option<Arc<TreeImages>> {
-        self.trees.read().unwrap_or_else(PoisonError::into_inner).get(&tree).cloned()
+        self.trees.read().unwrap_or_else(PoisonError::into_inner).get(&tree).cloned().flatten()
     }
 
-    fn make(&self, tree: PageId, beside: &SpillTree) -> Result<Arc<TreeImages>, PoolError> {
+    /// Begins to keep images of a tree. None if it has ended meanwhile.
+    fn make(&self, tree: PageId, beside: &SpillTree) -> Result<Option<Arc<TreeImages>>, PoolError> {
         let made = Arc::new(TreeImages {
             number: NUMBERS.fetch_add(1, atomic::Ordering::Relaxed),
             first: OnceLock::new(),
             others: beside.another()?,
+            count: AtomicUsize::new(0),
         });
         // Another thread may have been faster.
         let mut trees = self.trees.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(trees.entry(tree).or_insert(made).clone())
+        Ok(trees.entry(tree).or_insert(Some(made)).clone())
     }
 }
 

@@ -57,7 +57,7 @@ impl Versions {
                 last = last.filter(|_| !is_own);
                 chains = shard.lock();
             }
-            if !is_own && self.is_lost(writer.id, hash, leaf) {
+            if !is_own && self.is_lost(writer.id, (tree, hash), leaf) {
                 // That another one is open is told first.
                 let last = in_memory.or(last);
                 return Ok(Err(admit(last, time).err().unwrap_or(Refusal::Later)));
@@ -152,7 +152,7 @@ impl Versions {
         }
         let shard = self.lock(hash);
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
-        let may_be_lost = self.is_lost(sight.own, hash, leaf);
+        let may_be_lost = self.is_lost(sight.own, (tree, hash), leaf);
         drop(shard);
         if last.is_none() && self.generations.may_have(sight.time) {
             last = self.generations.last((tree, key, hash), sight.time)?;
@@ -176,8 +176,8 @@ impl Versions {
     }
 
     /// Whether a record may have been changed since this transaction was covered. Called under the lock of its shard.
-    fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
-        self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)
+    fn is_lost(&self, transaction: u64, record: (PageId, u64), leaf: Lsn) -> bool {
+        self.generations.covers(transaction) && self.generations.may_be_changed(transaction, record, leaf)
     }
 }
 

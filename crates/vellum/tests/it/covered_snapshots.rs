@@ -3,6 +3,7 @@
 use crate::support::{assert_clean, options};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -163,6 +164,63 @@ fn they_see_nothing_of_trees_that_were_made_later() {
     assert_eq!(old.get(&loaded, b"key").unwrap().as_deref(), Some(&b"loaded"[..]));
     old.commit().unwrap();
     drop(open);
+    assert_clean(&database);
+}
+
+/// What is kept of a tree goes with the tree: its root may be that of another one later.
+#[test]
+fn they_see_nothing_of_trees_whose_roots_are_used_again() {
+    let disk = SimulatedDisk::new(10);
+    let (database, table) = create(&disk, &small(20_000));
+    let own = database.create_table("own").unwrap();
+    let entries = BTreeMap::from_iter((0..10u32).map(|number| (number.to_be_bytes(), "loaded")));
+    let old = database.begin().unwrap();
+    let before = old.savepoint();
+    // A tree that it takes back itself, and those of another one.
+    old.bulk_load(&own, &entries).unwrap();
+    old.put(&own, 3u32.to_be_bytes(), "put").unwrap();
+    let other = database.begin().unwrap();
+    let load = |number| {
+        let made = other.create_table(format!("made {number}")).unwrap();
+        other.bulk_load(&made, &entries).unwrap();
+        other.put(&made, 3u32.to_be_bytes(), "put").unwrap();
+        made
+    };
+    let made = [0, 1, 2].map(load);
+    let change = || {
+        for number in 0..100u32 {
+            let put = |transaction: &Transaction| transaction.put(&table, number.to_be_bytes(), [1; 200]);
+            database.run(|transaction| put(transaction).map(drop)).unwrap();
+        }
+    };
+    while database.history().kept_leaves == 0 {
+        change();
+    }
+    // What has been changed since is noted when its versions go.
+    let late = 100..400u32;
+    for made in &made {
+        late.clone().for_each(|number| _ = other.put(made, number.to_be_bytes(), "late").unwrap());
+    }
+    drop(made);
+    old.rollback_to(before).unwrap();
+    other.rollback().unwrap();
+    (0..20).for_each(|_| change());
+    database.checkpoint().unwrap();
+    old.clear_table("own").unwrap();
+    let made: Vec<_> = (0..8).map(|number| old.create_table(format!("old {number}")).unwrap()).collect();
+    for table in made.iter().chain([&own]) {
+        let name = table.name();
+        assert_eq!(old.count(table, ..).unwrap(), 0, "{name}");
+        assert_eq!(old.get(table, 4u32.to_be_bytes()).unwrap(), None, "{name}");
+        late.clone().for_each(|number| _ = old.put(table, number.to_be_bytes(), "again").unwrap());
+        assert_eq!(old.count(table, ..).unwrap(), 300, "{name}");
+        old.clear_table(name).unwrap();
+        old.bulk_load(table, &entries).unwrap();
+        let found: Vec<_> = old.range(table, ..).unwrap().map(|entry| entry.unwrap().1).collect();
+        assert_eq!(found, [b"loaded"; 10], "{name}");
+    }
+    old.commit().unwrap();
+    assert_eq!(own.count(..).unwrap(), 10);
     assert_clean(&database);
 }
 
