@@ -4,12 +4,13 @@ use crate::{
     Result,
     driver::lock,
     owned::Owned,
+    savepoints::Savepoint,
     shared::{Inner, NotUndone},
 };
 use std::{panic::Location, sync::Arc};
 use vellum_base::{Extent, primitive::Mutex};
 use vellum_pool::Pool;
-use vellum_txn::{CommitError, Savepoint};
+use vellum_txn::CommitError;
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {

@@ -1,9 +1,8 @@
 //! The tables that a transaction has created, loaded, cleared and dropped, and what happens to them when it ends.
 
-use crate::{life::OpenTable, plant::Plant, shared::Inner};
+use crate::{life::OpenTable, plant::Plant, savepoints::Savepoint, shared::Inner};
 use std::sync::Arc;
 use vellum_base::{PageId, plant::is_planted};
-use vellum_txn::Savepoint;
 
 /// The changes of a transaction to tables as a whole.
 #[derive(Default)]
@@ -16,7 +15,7 @@ pub(crate) struct Owned {
 
 struct Change {
     /// When in the transaction.
-    at: Savepoint,
+    at: vellum_txn::Savepoint,
     table: Arc<OpenTable>,
     fate: Fate,
 }
@@ -37,11 +36,26 @@ pub(crate) enum Fate {
 
 impl Owned {
     /// Notes a change of a table.
-    pub(crate) fn add(&mut self, at: Savepoint, table: Arc<OpenTable>, fate: Fate) {
+    pub(crate) fn add(&mut self, at: vellum_txn::Savepoint, table: Arc<OpenTable>, fate: Fate) {
         if fate == Fate::Dropped {
             table.set_dropped(true);
         }
         self.changes.push(Change { at, table, fate });
+    }
+
+    /// How many changes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// How many of the changes came before a savepoint.
+    fn count_before(&self, savepoint: Savepoint) -> usize {
+        let is_before = |(index, change): &(usize, &Change)| match change.fate {
+            // It changes nothing in the catalog by which the places would differ.
+            Fate::Reserved if change.at == savepoint.at => *index < savepoint.owned_count,
+            _ => change.at < savepoint.at,
+        };
+        self.changes.iter().enumerate().take_while(is_before).count()
     }
 
     /// Whether the transaction has created a table.
@@ -90,7 +104,10 @@ impl Owned {
 
     /// Undoes the changes since a savepoint, or all of them.
     pub(crate) fn undo(&mut self, inner: &Inner, since: Option<Savepoint>) {
-        while let Some(change) = self.changes.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
+        let first = since.map_or(0, |since| self.count_before(since));
+        while self.changes.len() > first
+            && let Some(change) = self.changes.pop()
+        {
             let is_still_owned = self.changes.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
             let is_forgotten = change.fate == Fate::Dropped && is_planted("vellum", Plant::DropNotTakenBack);
             if !is_still_owned && !is_forgotten {

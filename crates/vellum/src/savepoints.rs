@@ -10,6 +10,8 @@ pub struct Savepoint {
     /// Its number among the savepoints of the transaction.
     pub(crate) number: u64,
     pub(crate) at: vellum_txn::Savepoint,
+    /// How many changes of whole tables there were.
+    pub(crate) owned_count: usize,
 }
 
 /// The numbers of a transaction's savepoints.

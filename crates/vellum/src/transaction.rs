@@ -268,7 +268,8 @@ impl Transaction {
     pub fn savepoint(&self) -> Savepoint {
         let mut savepoints = lock(&self.savepoints);
         let (number, at) = (savepoints.add(), self.open.transaction.savepoint());
-        Savepoint { transaction: self.name(), number, at }
+        let owned_count = lock(&self.open.owned).count();
+        Savepoint { transaction: self.name(), number, at, owned_count }
     }
 
     /// Undoes everything done since the savepoint, which remains; later savepoints are discarded. The records that were
@@ -284,7 +285,7 @@ impl Transaction {
             return Err(Error::NoSuchSavepoint);
         }
         savepoints.go_back(savepoint.number);
-        self.undo_after(savepoint.at)
+        self.undo_after(savepoint)
     }
 
     /// Distinguishes this transaction from all others of this process.
@@ -292,11 +293,11 @@ impl Transaction {
         (self.id(), Arc::as_ptr(&self.open.inner).addr())
     }
 
-    /// Undoes everything after a place in the transaction. The caller holds the lock of the tables.
-    fn undo_after(&self, place: vellum_txn::Savepoint) -> Result<()> {
-        let undone = self.open.transaction.rollback_to(self.open.inner.pool(), place);
+    /// Undoes everything after a savepoint. The caller holds the lock of the tables.
+    fn undo_after(&self, savepoint: Savepoint) -> Result<()> {
+        let undone = self.open.transaction.rollback_to(self.open.inner.pool(), savepoint.at);
         if undone.is_ok() {
-            self.open.undo_owned(Some(place));
+            self.open.undo_owned(Some(savepoint));
         }
         if undone.is_err() {
             self.is_dead.store(true, Ordering::Relaxed);

@@ -218,6 +218,34 @@ fn tables_that_change_in_the_same_transaction_are_loaded() {
     assert_clean(&database);
 }
 
+/// Though nothing was changed between the beginning of the load and the savepoint.
+#[test]
+fn a_savepoint_after_the_beginning_of_a_load_leaves_the_table_to_the_transaction() {
+    let (_disk, database) = database(6, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    let transaction = database.begin().unwrap();
+    let before = transaction.savepoint();
+    drop(transaction.bulk_loader(&numbers).unwrap());
+    transaction.rollback_to(before).unwrap();
+    // The load has begun after that one.
+    numbers.put(1, "one").unwrap();
+    numbers.remove(1).unwrap();
+    let mut loader = transaction.bulk_loader(&numbers).unwrap();
+    let after = transaction.savepoint();
+    transaction.rollback_to(after).unwrap();
+    assert_conflict(numbers.put(1, "one"), false);
+    loader.push(2, "two").unwrap();
+    loader.finish().unwrap();
+    transaction.rollback_to(after).unwrap();
+    assert_conflict(numbers.put(1, "one"), false);
+    assert_eq!(transaction.bulk_load(&numbers, entries(5)).unwrap(), 5);
+    transaction.rollback_to(before).unwrap();
+    numbers.put(1, "one").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(count(&numbers), 1);
+    assert_clean(&database);
+}
+
 #[test]
 fn the_table_is_the_transactions_from_the_beginning_of_the_load() {
     let (_disk, database) = database(5, &options());
