@@ -26,11 +26,12 @@ use crate::{
     catalog::TableRecord,
     driver::lock,
     generations::{Generation, Generations},
+    plant::Plant,
     writers::{Entry, Writers},
 };
 use std::sync::{Arc, OnceLock};
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
-use vellum_base::{Apart, PageId};
+use vellum_base::{Apart, PageId, plant::is_planted};
 use vellum_objects::HeapState;
 
 /// A table that has handles.
@@ -185,6 +186,9 @@ impl OpenTable {
 
     #[cold]
     fn check_life(&self) -> Result<()> {
+        if self.is_plain && is_planted("vellum", Plant::OwnerOverlooked) {
+            return Ok(());
+        }
         lock(&self.life.0).check(&self.name, None)
     }
 
@@ -227,7 +231,8 @@ impl OpenTable {
             // Release: pairs with `check`. A writer that enters a part after the owner has looked at that part sees the
             // flag because of the part's lock.
             self.is_special.store(true, Ordering::Release);
-            if self.writers.any(self.current().root, |number| number != owner) {
+            let is_changed = self.writers.any(self.current().root, |number| number != owner);
+            if is_changed && !is_planted("vellum", Plant::WritersOverlooked) {
                 return Err(conflict(&self.name, false));
             }
             life.owner = Some(owner);

@@ -24,6 +24,10 @@ pub(crate) enum Plant {
     LoadedOverOthers,
     /// A table whose drop was taken back still belongs to the transaction that has dropped it. The tests of crashes find it.
     DropNotTakenBack,
+    /// A transaction clears or drops a table of which another one has changed records. The tests of crashes find it.
+    WritersOverlooked,
+    /// A plain table is changed though a transaction has cleared or dropped it. The tests of crashes find it.
+    OwnerOverlooked,
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -8,7 +8,7 @@ use crate::{
     life::{End, Journal},
     model::{Operation, contents, difference},
     open::{Commit, Step, Transactions, all_of, is_conflict},
-    tables,
+    table_changes, tables,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
@@ -230,7 +230,7 @@ impl Run {
         let mut has_failed = false;
         for _ in 0..1 + any_size(&mut self.random, 300.0) {
             let failure = match self.random.random_range(0..120) {
-                _ if self.changes_tables && self.tables.random_ratio(1, 8) => self.change_tables(database)?,
+                _ if self.changes_tables && self.tables.random_ratio(1, 6) => self.change_tables(database)?,
                 0..7 if self.compacts => self.compact(database).map(|error| (error, None)),
                 number @ 0..4 => {
                     let outcome = if number < 2 { database.checkpoint() } else { database.sync() };
@@ -340,17 +340,29 @@ impl Run {
         self.finish(transaction, durability, Operation::Commit { changed })
     }
 
-    /// Some steps of a transaction that changes tables as a whole.
+    /// A step of the clients that change tables as a whole.
     fn change_tables(&mut self, database: &Database) -> Result<Option<(Error, Option<Operation>)>, String> {
-        let step = self.transactions.tables.step(database, &self.journal.now, &mut self.tables);
-        self.tell(format!("tables: {}", self.transactions.tables.done.join(", ")));
+        let others = self.transactions.count();
+        let tables = &mut self.transactions.tables;
+        let step = tables.step(database, (&self.journal.now, others), &mut self.tables);
+        let done = tables.done.join("; ");
+        self.tell(format!("tables: {done}"));
         Ok(match step? {
             tables::Step::Done => None,
-            tables::Step::Failed(error) => Some((error, None)),
-            tables::Step::Commit(transaction, durability, operation) => {
+            tables::Step::Acknowledged(operation) => {
+                self.journal.acknowledge(operation, self.durability);
+                None
+            }
+            tables::Step::Failed(error, operation) => Some((error, operation)),
+            tables::Step::Commit(commit) => {
+                let table_changes::Commit { transaction, durability, operation, committed } = *commit;
                 self.aim();
                 let failure = self.finish(transaction, durability, operation);
-                failure.inspect(|_| self.transactions.tables.note_failure())
+                match failure {
+                    None => self.transactions.tables.note_commit(committed),
+                    Some(_) => self.transactions.tables.note_failure(),
+                }
+                failure
             }
         })
     }

@@ -2,7 +2,8 @@
 //!
 //! - `histories`: several transactions and single operations at a time on a simulated disk that crashes at any operation, also
 //!   while it recovers; all of it follows from the seed;
-//! - `tables`: the transactions among them that change tables as a whole, with savepoints, and store very large values;
+//! - `tables`: the transactions among them that change tables as a whole, plain ones too, several at a time, with savepoints, and store
+//!   very large values; `table_changes` has one of them, `table_requests` what they ask for, `claims` which of them is first;
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
 //! - `heaps`: several threads that share a heap of objects;
@@ -25,6 +26,7 @@
 
 #[cfg(not(shuttle))]
 mod archives;
+mod claims;
 mod clients;
 mod compactions;
 #[cfg(not(shuttle))]
@@ -48,6 +50,8 @@ mod schedule;
 mod snapshots;
 #[cfg(not(shuttle))]
 mod system_calls;
+mod table_changes;
+mod table_requests;
 mod tables;
 #[cfg(not(shuttle))]
 mod tracer;

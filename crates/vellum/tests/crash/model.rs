@@ -2,10 +2,13 @@
 
 use rand::{RngExt, rngs::StdRng};
 use std::collections::BTreeMap;
-use vellum::{Database, Error, Result, TableOptions, Transaction};
+use vellum::{Database, Error, Result, Table, TableOptions, Transaction};
 
 /// The tables, and what each holds.
-pub type Contents = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+pub type Contents = BTreeMap<String, Entries>;
+
+/// What a table holds.
+pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Records, and what they are to be: none if they are removed.
 pub type Changed = BTreeMap<Record, Option<Vec<u8>>>;
@@ -40,12 +43,16 @@ pub enum Operation {
     Clear {
         table: String,
     },
+    Rename {
+        table: String,
+        new: String,
+    },
     /// Into a table that is empty.
     Load {
         table: String,
         entries: BTreeMap<Vec<u8>, Vec<u8>>,
     },
-    /// A transaction that has left this in the tables that are not [shared](is_shared).
+    /// Transactions have left this in the tables that are not [shared](is_shared).
     Tables {
         contents: Contents,
     },
@@ -178,6 +185,10 @@ impl Operation {
             Self::Drop { table } => {
                 contents.remove(table);
             }
+            Self::Rename { table, new } => {
+                let entries = contents.remove(table).unwrap_or_default();
+                contents.insert(new.clone(), entries);
+            }
             Self::Load { table, entries } => {
                 contents.insert(table.clone(), entries.clone());
             }
@@ -214,15 +225,25 @@ impl Operation {
         }
     }
 
+    /// Does it to a record of this table.
+    pub fn perform_on(&self, table: &Table) -> Result<()> {
+        match self {
+            Self::Put { key, value, .. } => table.put(key, value).map(drop),
+            Self::Remove { key, .. } => table.remove(key).map(drop),
+            Self::Modify { key, by, .. } => {
+                let change =
+                    |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
+                table.modify(key, change).map(drop)
+            }
+            _ => unreachable!("it is about no record"),
+        }
+    }
+
     /// Does it to a database.
     pub fn perform(&self, database: &Database) -> Result<()> {
         match self {
-            Self::Put { table, key, value } => database.table(table)?.put(key, value).map(drop),
-            Self::Remove { table, key } => database.table(table)?.remove(key).map(drop),
-            Self::Modify { table, key, by } => {
-                let change =
-                    |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
-                database.table(table)?.modify(key, change).map(drop)
+            Self::Put { table, .. } | Self::Remove { table, .. } | Self::Modify { table, .. } => {
+                self.perform_on(&database.table(table)?)
             }
             Self::Create { table } => {
                 let options = TableOptions::default().versions(!is_plain(table));
@@ -230,6 +251,7 @@ impl Operation {
             }
             Self::Drop { table } => database.drop_table(table),
             Self::Clear { table } => database.clear_table(table),
+            Self::Rename { table, new } => database.rename_table(table, new),
             Self::Load { table, entries } if !is_plain(table) && entries.len() % 2 == 1 => {
                 let transaction = database.begin()?;
                 self.perform_in(&transaction, database)?;
@@ -254,7 +276,7 @@ pub fn is_plain(table: &str) -> bool {
     table.ends_with(" plain") || number.is_some_and(|number| number % 3 == 2)
 }
 
-/// Whether any operation may change a table of this name; others are changed by one transaction at a time.
+/// Whether any operation may change a table of this name; others are those of [`tables`](crate::tables).
 pub fn is_shared(table: &str) -> bool {
     !table.starts_with("made ")
 }

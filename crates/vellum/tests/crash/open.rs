@@ -84,6 +84,11 @@ impl Transactions {
         self.open.is_empty()
     }
 
+    /// How many are open that do not change tables as a whole.
+    pub fn count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether any has to do with a table.
     pub fn use_table(&self, table: &str) -> bool {
         let in_table = |(name, _): &Record| name == table;

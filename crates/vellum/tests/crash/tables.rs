@@ -1,212 +1,98 @@
 //! Transactions that create, load, clear, rename and drop tables, with savepoints, and store values for which the log has no room.
 //!
-//! One such transaction is open at a time, among all others of a history. Its tables have names of their own, so that nothing else
-//! changes them, and whatever it does succeeds unless the disk fails. A snapshot from before it sees what there was.
+//! Some of them are open at a time, beside each other and among all other transactions of a history, and single operations are done
+//! that are no transactions. The tables have names of their own, some of them are plain. Which client is first has what it claims
+//! ([`claims`](crate::claims)): whatever else they do succeeds unless the disk fails. What makes no sense is refused and changes
+//! nothing. A snapshot from before it all sees what there was.
 
-use crate::model::{Contents, Operation, is_shared, key, value};
+use crate::{
+    claims::{Book, Claim, Id, Verdict},
+    model::{Contents, Operation, difference, is_shared},
+    table_changes::{Commit, Committed, Handles, Open, own, seen_by, without_plain},
+    table_requests::{Ids, change_ids, claims, draw, in_short, is_of_disk, refusal},
+};
 use rand::{RngExt, rngs::StdRng};
-use std::collections::BTreeMap;
-use vellum::{Database, Durability, Error, Result, Savepoint, Table, Transaction, TransactionOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use vellum::{Database, Error, Result, Table, Transaction};
 
-/// The most that there are.
-const TABLES_MAX: usize = 5;
+/// The most transactions that are open at a time.
+const OPEN_MAX: usize = 3;
 
-/// Handles on tables by their present names, which they may have got since.
-type Handles = BTreeMap<String, Table>;
-
-/// The transaction that is open.
-struct Open {
-    transaction: Transaction,
-    durability: Durability,
-    /// What its tables hold as it sees them.
-    view: Contents,
-    handles: Handles,
-    savepoints: Vec<(Savepoint, Contents, Handles)>,
-}
-
-/// The transaction that changes tables, if one is open, and a snapshot.
+/// The transactions that change tables, and a snapshot.
 #[derive(Default)]
 pub struct Tables {
-    open: Option<Open>,
+    open: Vec<Open>,
     /// A transaction that only reads, what these tables held when it began, and its handles.
     reader: Option<(Transaction, Contents, Handles)>,
-    /// One could perhaps not be rolled back, or large values have been moved since the open one began: it may conflict.
+    /// Handles of those that are no transactions, which have them for long, also on tables that are gone.
+    kept: BTreeMap<Id, Table>,
+    /// Which tables there are, and what was changed of them.
+    ids: Ids,
+    last_id: Id,
+    book: Book,
+    /// One could perhaps not be rolled back: any may conflict with it.
     may_conflict: bool,
     /// What the last step has done, for people.
-    pub done: Vec<&'static str>,
+    pub done: Vec<String>,
 }
 
 /// How a step ended.
 pub enum Step {
     Done,
-    Commit(Transaction, Durability, Operation),
-    /// The disk has failed.
+    /// A transaction is to be committed.
+    Commit(Box<Commit>),
+    /// Something that was no transaction is done.
+    Acknowledged(Operation),
+    /// The disk has failed; what was no transaction may be done or not.
+    Failed(Error, Option<Operation>),
+}
+
+/// How a request ended.
+enum Outcome {
+    Done,
+    /// Another client was first.
+    Conflict,
     Failed(Error),
-}
-
-/// What the tables hold that only these transactions change.
-fn own(contents: &Contents) -> Contents {
-    let own = contents.iter().filter(|(name, _)| !is_shared(name));
-    own.map(|(name, entries)| (name.clone(), entries.clone())).collect()
-}
-
-/// The same, as a transaction sees it.
-fn seen_by(transaction: &Transaction, handles: &mut Handles) -> Result<Contents> {
-    let mut seen = Contents::new();
-    for information in transaction.tables()?.into_iter().filter(|table| !is_shared(&table.name)) {
-        let table = handle(transaction, handles, &information.name)?;
-        let entries = seen.entry(information.name).or_default();
-        let mut cursor = transaction.cursor(&table, ..)?;
-        while let Some(entry) = cursor.next()? {
-            let value = match entry.inline_value() {
-                Some(value) => value.to_vec(),
-                None => transaction.get(&table, entry.key())?.unwrap_or_default(),
-            };
-            entries.insert(entry.key().to_vec(), value);
-        }
-    }
-    Ok(seen)
-}
-
-/// A handle on a table: one that there is, or a new one.
-fn handle(transaction: &Transaction, handles: &mut Handles, name: &str) -> Result<Table> {
-    if let Some(handle) = handles.get(name) {
-        return Ok(handle.clone());
-    }
-    let handle = transaction.table(name)?;
-    handles.insert(name.to_owned(), handle.clone());
-    Ok(handle)
-}
-
-/// A name that no table has.
-fn unused(view: &Contents, random: &mut StdRng) -> String {
-    let first = random.random_range(0..2 * TABLES_MAX);
-    let names = (first..).map(|number| format!("made {}", number % (2 * TABLES_MAX)));
-    names.into_iter().find(|name| !view.contains_key(name)).unwrap_or_default()
-}
-
-/// One or two mebibytes and more, once in a while.
-fn any_value(random: &mut StdRng) -> Vec<u8> {
-    if !random.random_ratio(1, 60) {
-        return value(random);
-    }
-    let length = random.random_range(1 << 20..3 << 20);
-    let first: u8 = random.random();
-    (0..length).map(|at: usize| first.wrapping_add((at / 1021) as u8)).collect()
-}
-
-impl Open {
-    fn begin(database: &Database, now: &Contents, random: &mut StdRng) -> Result<Self> {
-        let durability = [Durability::Synced, Durability::Buffered, Durability::Deferred];
-        let durability = durability[random.random_range(0..3)];
-        let transaction = database.begin_with(TransactionOptions::default().durability(durability))?;
-        Ok(Self { transaction, durability, view: own(now), handles: Handles::new(), savepoints: Vec::new() })
-    }
-
-    /// Does something to a table or to a record. Says what.
-    fn change(&mut self, random: &mut StdRng) -> Result<&'static str> {
-        let Self { transaction, view, handles, .. } = self;
-        if random.random_ratio(1, 8) {
-            handles.clear();
-        }
-        let count = view.len();
-        if count == 0 || (count < TABLES_MAX && random.random_ratio(1, 8)) {
-            let name = unused(view, random);
-            transaction.create_table(name.as_str())?;
-            view.insert(name, BTreeMap::new());
-            return Ok("create");
-        }
-        let name = view.keys().nth(random.random_range(0..count)).cloned().unwrap_or_default();
-        let entries = &view[&name];
-        match random.random_range(0..30) {
-            0..2 => {
-                transaction.drop_table(&name)?;
-                view.remove(&name);
-                handles.remove(&name);
-                Ok("drop")
-            }
-            2..4 => {
-                transaction.clear_table(&name)?;
-                view.insert(name, BTreeMap::new());
-                Ok("clear")
-            }
-            4..7 => {
-                let new = unused(view, random);
-                transaction.rename_table(&name, &new)?;
-                handles.remove(&name).map(|handle| handles.insert(new.clone(), handle));
-                let entries = view.remove(&name).unwrap_or_default();
-                view.insert(new, entries);
-                Ok("rename")
-            }
-            7..14 if entries.is_empty() => {
-                let count = random.random_range(1..100);
-                let entries: BTreeMap<_, _> =
-                    (0..count).map(|_| (key(&name, random), value(random))).collect();
-                transaction.bulk_load(&handle(transaction, handles, &name)?, &entries)?;
-                view.insert(name, entries);
-                Ok("load")
-            }
-            14..18 if !entries.is_empty() => {
-                let key = entries.keys().nth(random.random_range(0..entries.len())).cloned();
-                let key = key.unwrap_or_default();
-                transaction.remove(&handle(transaction, handles, &name)?, &key)?;
-                view.get_mut(&name).map(|entries| entries.remove(&key));
-                Ok("remove")
-            }
-            _ => {
-                let (key, value) = (key(&name, random), any_value(random));
-                transaction.put(&handle(transaction, handles, &name)?, &key, &value)?;
-                let is_large = value.len() >= 1 << 20;
-                view.get_mut(&name).map(|entries| entries.insert(key, value));
-                Ok(if is_large { "large" } else { "put" })
-            }
-        }
-    }
-
-    /// Goes back to a savepoint, if there is any.
-    fn roll_back(&mut self, random: &mut StdRng) -> Result<&'static str> {
-        if self.savepoints.is_empty() {
-            return Ok("nothing");
-        }
-        let to = random.random_range(0..self.savepoints.len());
-        self.savepoints.truncate(to + 1);
-        let (savepoint, view, handles) = &self.savepoints[to];
-        self.transaction.rollback_to(*savepoint)?;
-        (self.view, self.handles) = (view.clone(), handles.clone());
-        Ok("rollback_to")
-    }
 }
 
 impl Tables {
     /// How many transactions are open.
     pub fn open_count(&self) -> usize {
-        usize::from(self.open.is_some()) + usize::from(self.reader.is_some())
+        self.open.len() + usize::from(self.reader.is_some())
     }
 
     /// Large values may have been moved, by transactions.
     pub fn note_moves(&mut self) {
-        self.may_conflict |= self.open.is_some();
+        self.open.iter_mut().for_each(|open| open.claims.doubt());
     }
 
-    /// A transaction was not committed because the disk has failed, and could perhaps not be rolled back.
+    /// Something was changed that nobody else may change meanwhile.
+    pub fn note_commit(&mut self, Committed { ids, claims, unchanged }: Committed) {
+        self.ids = ids;
+        self.book.commit(claims, &unchanged);
+    }
+
+    /// The disk has failed, and what was to be done is done or not: all begin anew.
     pub fn note_failure(&mut self) {
-        self.may_conflict = true;
+        *self = Self { done: std::mem::take(&mut self.done), may_conflict: true, ..Self::default() };
     }
 
-    /// Some steps of the transaction, which begins if none is open.
+    /// A step of a transaction, or of something that is none. So many others are open.
     pub fn step(
         &mut self,
         database: &Database,
-        now: &Contents,
+        (now, others): (&Contents, usize),
         random: &mut StdRng,
     ) -> std::result::Result<Step, String> {
         self.done.clear();
-        match self.try_step(database, now, random) {
-            Ok(step) => step,
-            Err(Error::Conflict { .. }) if self.may_conflict => {
-                self.open = None;
-                Ok(Step::Done)
+        for name in now.keys().filter(|name| !is_shared(name)) {
+            if !self.ids.contains_key(name) {
+                self.last_id += 1;
+                self.ids.insert(name.clone(), self.last_id);
             }
+        }
+        match self.try_step(database, (now, others), random) {
+            Ok(step) => step,
             Err(
                 error @ (Error::Conflict { .. }
                 | Error::Ended
@@ -216,8 +102,7 @@ impl Tables {
             ) => Err(format!("a table that nobody else changes: {error}")),
             Err(error) => {
                 self.note_failure();
-                (self.open, self.reader) = (None, None);
-                Ok(Step::Failed(error))
+                Ok(Step::Failed(error, None))
             }
         }
     }
@@ -225,64 +110,247 @@ impl Tables {
     fn try_step(
         &mut self,
         database: &Database,
-        now: &Contents,
+        (now, others): (&Contents, usize),
         random: &mut StdRng,
     ) -> Result<std::result::Result<Step, String>> {
         if let Some(wrong) = self.read(database, now, random)? {
             return Ok(Err(wrong));
         }
-        if self.open.is_none() {
-            self.open = Some(Open::begin(database, now, random)?);
+        if random.random_ratio(1, 5) {
+            return Ok(self.single(database, now, random));
         }
-        let Some(open) = &mut self.open else { return Ok(Ok(Step::Done)) };
+        if self.open.is_empty() || (self.open.len() < OPEN_MAX && random.random_ratio(1, 3)) {
+            let open = Open::begin(database, (&self.ids, now), self.book.begin(), random)?;
+            self.open.push(open);
+        }
+        let number = random.random_range(0..self.open.len());
         for _ in 0..random.random_range(1..5) {
-            let done = match random.random_range(0..24) {
+            let open = &mut self.open[number];
+            match random.random_range(0..24) {
                 0..3 => {
-                    open.savepoints.push((
-                        open.transaction.savepoint(),
-                        open.view.clone(),
-                        open.handles.clone(),
-                    ));
-                    "savepoint"
+                    open.save();
+                    self.done.push(format!("{number}: savepoint"));
                 }
-                3..6 => open.roll_back(random)?,
+                3..6 => {
+                    let to = open.roll_back(random)?;
+                    self.done.push(format!("{number}: back to {to:?}"));
+                }
                 6..8 => {
-                    let seen = seen_by(&open.transaction, &mut open.handles)?;
-                    if seen != open.view {
-                        let difference = crate::model::difference(&seen, &open.view);
+                    let (seen, view) =
+                        (seen_by(&open.transaction, &mut open.handles)?, without_plain(open.view.clone()));
+                    if seen != view {
+                        let difference = difference(&seen, &view);
                         return Ok(Err(format!("a transaction does not see its own tables: {difference}")));
                     }
-                    "look"
                 }
-                _ => open.change(random)?,
-            };
-            self.done.push(done);
+                _ => match self.change(number, now, random) {
+                    Ok(Outcome::Done) => {}
+                    Ok(Outcome::Conflict) => {
+                        self.done.push("conflict".to_owned());
+                        return Ok(self.lose((number, others), database, random));
+                    }
+                    Ok(Outcome::Failed(error)) => return Err(error),
+                    Err(wrong) => return Ok(Err(wrong)),
+                },
+            }
         }
-        match random.random_range(0..12) {
+        match random.random_range(0..16) {
             0..3 => {
-                let Some(Open { transaction, durability, view, .. }) = self.open.take() else {
-                    return Ok(Ok(Step::Done));
-                };
-                self.done.push("commit");
-                Ok(Ok(Step::Commit(transaction, durability, Operation::Tables { contents: view })))
+                self.done.push(format!("{number}: commit"));
+                let commit = self.open.swap_remove(number).commit(&self.ids, now);
+                Ok(Ok(Step::Commit(Box::new(commit))))
             }
             3 => {
-                self.done.push("rollback");
-                self.open.take().map_or(Ok(()), |open| open.transaction.rollback())?;
+                self.done.push(format!("{number}: rollback"));
+                self.open.swap_remove(number).transaction.rollback()?;
                 Ok(Ok(Step::Done))
             }
             _ => Ok(Ok(Step::Done)),
         }
     }
 
+    /// A transaction does something to a table or to a record.
+    fn change(
+        &mut self,
+        number: usize,
+        now: &Contents,
+        random: &mut StdRng,
+    ) -> std::result::Result<Outcome, String> {
+        self.last_id += 1;
+        let new_id = self.last_id;
+        let open = &mut self.open[number];
+        if random.random_ratio(1, 8) {
+            open.handles.clear();
+        }
+        let operation = draw(&open.view, random);
+        let what = in_short(&operation);
+        self.done.push(format!("{number}: {what}"));
+        if let Some(kind) = open.refusal(&operation) {
+            return match open.perform(&operation, false) {
+                Err(error) if error.kind() == kind => Ok(Outcome::Done),
+                Err(error) if is_of_disk(&error) => Ok(Outcome::Failed(error)),
+                done => Err(format!("{what} makes no sense and is not refused: {done:?}")),
+            };
+        }
+        let mut claims = claims(&operation, &open.ids, new_id);
+        let is_load = matches!(operation, Operation::Load { .. });
+        let is_begun_only = is_load && random.random_ratio(1, 6);
+        if is_begun_only {
+            claims.retain(|claim| matches!(claim, Claim::Whole(_)));
+        }
+        let overlooks =
+            is_load && operation.whole_table().is_some_and(|table| open.overlooks(table, &self.ids, now));
+        let others =
+            (0..).zip(&self.open).filter(|(other, _)| *other != number).map(|(_, open)| &open.claims);
+        let verdict = match self.book.judge(&claims, &self.open[number].claims, others) {
+            _ if overlooks => Verdict::Refused,
+            Verdict::Granted if self.may_conflict => Verdict::Uncertain,
+            verdict => verdict,
+        };
+        let open = &mut self.open[number];
+        match open.perform(&operation, is_begun_only) {
+            Ok(()) if verdict == Verdict::Refused => {
+                Err(format!("{what} of what another client has changed"))
+            }
+            Ok(()) if is_begun_only => {
+                open.claims.add(claims);
+                Ok(Outcome::Done)
+            }
+            Ok(()) => {
+                open.note(&operation, claims, new_id);
+                Ok(Outcome::Done)
+            }
+            Err(Error::Conflict { .. }) if verdict > Verdict::Granted => Ok(Outcome::Conflict),
+            Err(error) if is_of_disk(&error) => Ok(Outcome::Failed(error)),
+            Err(error) => Err(format!("{what}, which is {verdict:?}: {error}")),
+        }
+    }
+
+    /// A transaction can only be rolled back after a conflict.
+    fn lose(
+        &mut self,
+        (number, others): (usize, usize),
+        database: &Database,
+        random: &mut StdRng,
+    ) -> std::result::Result<Step, String> {
+        let open = self.open.swap_remove(number);
+        if random.random() && open.transaction.commit().is_ok() {
+            return Err("a transaction is committed after its conflict".to_owned());
+        }
+        // What it has undone when it was dropped is free again, unless the disk failed.
+        self.may_conflict |= database.history().open > others + self.open_count();
+        Ok(Step::Done)
+    }
+
+    /// Does something that is no transaction.
+    fn single(
+        &mut self,
+        database: &Database,
+        now: &Contents,
+        random: &mut StdRng,
+    ) -> std::result::Result<Step, String> {
+        let operation = draw(now, random);
+        // To load a table with versions needs a transaction, or else it appears to all.
+        if operation.loaded_by_transactions().is_some() {
+            return Ok(Step::Done);
+        }
+        let what = in_short(&operation);
+        self.done.push(format!("alone: {what}"));
+        if random.random_ratio(1, 4) {
+            self.forget_gone()?;
+        }
+        let Some(kind) = refusal(&operation, now) else {
+            return self.single_of_sense(operation, database, random);
+        };
+        match operation.perform(database) {
+            Err(error) if error.kind() == kind => Ok(Step::Done),
+            // Perhaps a transaction has it.
+            Err(Error::Conflict { .. }) if operation.whole_table().is_some() => Ok(Step::Done),
+            Err(error) if is_of_disk(&error) => Ok(Step::Failed(error, None)),
+            done => Err(format!("{what} makes no sense and is not refused: {done:?}")),
+        }
+    }
+
+    fn single_of_sense(
+        &mut self,
+        operation: Operation,
+        database: &Database,
+        random: &mut StdRng,
+    ) -> std::result::Result<Step, String> {
+        let what = in_short(&operation);
+        self.last_id += 1;
+        let mut claimed = self.book.begin();
+        let mut claims = claims(&operation, &self.ids, self.last_id);
+        if let Operation::Load { table, .. } = &operation {
+            claims = vec![Claim::Records(self.ids[table])];
+        }
+        let verdict = self.book.judge(&claims, &claimed, self.open.iter().map(|open| &open.claims));
+        let may_conflict = verdict > Verdict::Granted || self.may_conflict;
+        let is_drop = matches!(operation, Operation::Drop { .. });
+        let has_handle = is_drop
+            && claims.iter().any(|claim| matches!(claim, Claim::Whole(id) if self.kept.contains_key(id)));
+        match self.perform(&operation, database, random) {
+            Ok(()) if verdict == Verdict::Refused => Err(format!("{what} of what a transaction has changed")),
+            Ok(()) if has_handle => Err(format!("{what}, which has a handle")),
+            Ok(()) => {
+                claimed.add(claims);
+                change_ids(&operation, &mut self.ids, self.last_id);
+                self.book.commit(claimed, &BTreeSet::new());
+                Ok(Step::Acknowledged(operation))
+            }
+            Err(Error::Conflict { .. }) if may_conflict => Ok(Step::Done),
+            // Transactions may have handles, too.
+            Err(Error::TableInUse { .. }) if is_drop && (has_handle || self.open_count() > 0) => {
+                Ok(Step::Done)
+            }
+            Err(error) if is_of_disk(&error) => {
+                match operation.record() {
+                    // Perhaps it was changed since those began that are open.
+                    Some(_) => self.may_conflict = true,
+                    None => self.note_failure(),
+                }
+                Ok(Step::Failed(error, Some(operation)))
+            }
+            Err(error) => Err(format!("{what}, which is {verdict:?}: {error}")),
+        }
+    }
+
+    /// Does it, to a record mostly by a handle from before.
+    fn perform(&mut self, operation: &Operation, database: &Database, random: &mut StdRng) -> Result<()> {
+        let Some((name, _)) = operation.record() else { return operation.perform(database) };
+        let id = self.ids[&name];
+        let table = match self.kept.remove(&id) {
+            Some(table) => table,
+            None => database.table(&name)?,
+        };
+        if random.random_ratio(3, 4) {
+            self.kept.insert(id, table.clone());
+        }
+        operation.perform_on(&table)
+    }
+
+    /// Whether tables that are gone refuse changes; their handles are given up then.
+    fn forget_gone(&mut self) -> std::result::Result<(), String> {
+        let ids = &self.ids;
+        for (_, table) in self.kept.extract_if(.., |id, _| !ids.values().any(|other| other == id)) {
+            match table.put("key", "value") {
+                Err(Error::NoSuchTable { .. }) => {}
+                done => return Err(format!("a put into a table that was dropped: {done:?}")),
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a reader, has it look, or ends it. Says what is wrong.
     fn read(&mut self, database: &Database, now: &Contents, random: &mut StdRng) -> Result<Option<String>> {
         match (random.random_range(0..12), &mut self.reader) {
-            (0..3, None) => self.reader = Some((database.begin()?, own(now), Handles::new())),
+            (0..3, None) => {
+                self.reader = Some((database.begin()?, without_plain(own(now)), Handles::new()));
+            }
             (0..2, Some((transaction, then, handles))) => {
                 let seen = seen_by(transaction, handles)?;
                 if seen != *then {
-                    let difference = crate::model::difference(&seen, then);
+                    let difference = difference(&seen, then);
                     return Ok(Some(format!("a snapshot does not see the tables of its time: {difference}")));
                 }
             }
@@ -294,7 +362,7 @@ impl Tables {
 
     /// Rolls all back.
     pub fn end(&mut self) -> Result<()> {
-        self.reader = None;
-        self.open.take().map_or(Ok(()), |open| open.transaction.rollback())
+        let open = std::mem::take(self).open;
+        open.into_iter().try_for_each(|open| open.transaction.rollback())
     }
 }
