@@ -9,7 +9,7 @@ use crate::{
     archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
     segment::{EndBefore, salt},
-    segment_file::{SegmentFile, file_options},
+    segment_file::{SegmentFile, file_options, is_missing},
 };
 use std::{collections::VecDeque, io, sync::Arc};
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
@@ -296,7 +296,12 @@ impl PartSource {
             return Ok(checksum == former.checksum);
         }
         let mut sum = ChecksumStream::default();
-        let file = self.file.open().map_err(ArchiveError::Segment)?;
+        let file = match self.file.open() {
+            Ok(file) => file,
+            // Somebody has removed it: it does not contradict the archive, from which it may be read instead.
+            Err(error) if is_missing(&error) => return Ok(true),
+            Err(error) => return Err(ArchiveError::Segment(error)),
+        };
         let read = copy(&*file, former, |_, bytes| {
             sum.update(bytes);
             Ok(())
@@ -426,9 +431,11 @@ impl ArchiveReader {
             None => self.names.pop_front().map(|name| self.archive.part(&name)).transpose()?,
         };
         if next.is_none() && rest > 0 {
-            if let Some(live) = (self.rest)(self.end) {
+            let live = (self.rest)(self.end).map(|live| Ok((live.file.open()?, live)));
+            // A log that was removed, or a file of it, does not have it any more.
+            let live = live.filter(|live| !live.as_ref().is_err_and(is_missing)).transpose();
+            if let Some((file, live)) = live.map_err(ArchiveError::Segment)? {
                 self.window.drain(..self.window.len() - rest);
-                let file = live.file.open().map_err(ArchiveError::Segment)?;
                 append(&*file, &live.part, &mut self.window).map_err(read_error)?;
                 self.end = live.part.end;
                 return Ok(true);

@@ -3,6 +3,9 @@
 //! Archive and log may overlap anywhere. A record may begin in a segment that only the archive has, and end in one that
 //! only the log has. The log may continue elsewhere than where the archive ends, in a later segment, if it was opened
 //! again in between.
+//!
+//! What the log gives up keeps its files as long as a reader may come to them. A file is only missing if something else
+//! has removed it: [`Log::remove`], or a person. Then the archive is read from there on.
 
 use crate::{
     ArchiveError, ArchiveReader, CheckedArchive, Durability, Log, LogError, LogKeeper, LogReader, Record,
@@ -29,7 +32,8 @@ impl FollowedLog {
         &self.log
     }
 
-    /// Reads from `from` on, where a record begins or the log once ended.
+    /// Reads from `from` on, where a record begins or the log once ended. The reader may outlive the log: see
+    /// [`FollowingReader`].
     pub fn read(&self, from: Lsn) -> FollowingReader {
         FollowingReader { source: self.clone(), at: from, reader: Reader::None }
     }
@@ -66,6 +70,11 @@ impl Drop for LogKeep {
 }
 
 /// Reads the records of a log that grows.
+///
+/// After [`Log::remove`] it reads the archive only, which has all of the log if it was [archived to its
+/// end](crate::LogArchiver::archive_all) before. Without an archive only a reader that has read everything goes on to
+/// tell that there is nothing more; another one ends with [`LogError::Missing`]. It never reads the log that a later
+/// opening begins in the same place.
 pub struct FollowingReader {
     source: FollowedLog,
     /// Where the next record begins, or the log once ended.
@@ -79,6 +88,16 @@ enum Reader {
     Archive(Box<ArchiveReader>),
 }
 
+/// How far a reader was read.
+enum Read {
+    /// As far as it goes.
+    All,
+    /// Up to a record after which no more is wanted for now.
+    Stopped,
+    /// Up to where a file of the log is missing.
+    Missing(LogError),
+}
+
 impl FollowingReader {
     /// All records before this place have been read.
     pub fn at(&self) -> Lsn {
@@ -89,24 +108,36 @@ impl FollowingReader {
     /// error the last record given is given again.
     ///
     /// # Errors
-    /// [`LogError::Missing`] if neither the log nor the archive has the place any more, the errors of `take`, and other
-    /// errors of either.
+    /// [`LogError::Missing`] if neither the log nor the archive has the place any more, also if somebody has removed a
+    /// file of the log that the archive does not have; the errors of `take`, and other errors of log and archive.
     pub fn read<E: From<LogError>>(
         &mut self,
         to: Lsn,
         mut take: impl FnMut(Record<'_>) -> Result<bool, E>,
     ) -> Result<(), E> {
-        let mut is_stuck = false;
+        if matches!(self.reader, Reader::Log(_)) && self.source.log.is_removed() {
+            self.reader = Reader::None;
+        }
+        let (mut is_stuck, mut archive) = (false, None);
         while self.at < to {
             let from = self.at;
-            let (mut reader, is_new) = match std::mem::replace(&mut self.reader, Reader::None) {
-                Reader::None => (self.open(to)?, true),
-                reader => (reader, false),
-            };
+            let (mut reader, is_new) =
+                match (archive.take(), std::mem::replace(&mut self.reader, Reader::None)) {
+                    (Some(archive), _) => (archive, true),
+                    (None, Reader::None) => (self.open(to)?, true),
+                    (None, reader) => (reader, false),
+                };
             // On an error the reader is dropped, and opened again at the same place.
-            if !self.read_with(&mut reader, to, &mut take)? {
-                self.reader = reader;
-                return Ok(());
+            match self.read_with(&mut reader, to, &mut take)? {
+                Read::All => {}
+                Read::Stopped => {
+                    self.reader = reader;
+                    return Ok(());
+                }
+                Read::Missing(missing) => {
+                    archive = Some(self.open_archive(missing)?);
+                    continue;
+                }
             }
             if self.at > from || !is_new {
                 is_stuck = false;
@@ -125,28 +156,31 @@ impl FollowingReader {
         Ok(())
     }
 
-    /// Reads up to where a reader ends; false if `take` returned false.
+    /// Reads up to where a reader ends, or `take` returns false.
     fn read_with<E: From<LogError>>(
         &mut self,
         reader: &mut Reader,
         to: Lsn,
         take: &mut impl FnMut(Record<'_>) -> Result<bool, E>,
-    ) -> Result<bool, E> {
+    ) -> Result<Read, E> {
         while self.at < to {
             let record = match reader {
                 Reader::None => None,
-                Reader::Log(reader) => reader.next()?,
+                Reader::Log(reader) => match reader.next() {
+                    Err(missing @ LogError::Missing { .. }) => return Ok(Read::Missing(missing)),
+                    next => next?,
+                },
                 Reader::Archive(reader) => reader.next().map_err(LogError::from)?,
             };
             let Some(record) = record else { break };
             if record.lsn >= to {
                 // The record was read in vain.
-                return Ok(true);
+                return Ok(Read::All);
             }
             let (end, goes_on) = (record.end(), take(record)?);
             self.at = end;
             if !goes_on {
-                return Ok(false);
+                return Ok(Read::Stopped);
             }
         }
         let end = match reader {
@@ -155,19 +189,30 @@ impl FollowingReader {
             Reader::Archive(reader) => reader.at(),
         };
         self.at = self.at.max(end);
-        Ok(true)
+        Ok(Read::All)
     }
 
     fn open(&self, to: Lsn) -> Result<Reader, LogError> {
+        if self.source.log.is_removed() {
+            return self.open_archive(LogError::Missing { from: self.at, oldest: Lsn(0) });
+        }
         // The device is locked for this statement only.
-        let missing = match self.source.log.device().follow(self.at, to) {
-            Ok(reader) => return Ok(Reader::Log(Box::new(reader))),
-            Err(missing @ LogError::Missing { .. }) => missing,
-            Err(error) => return Err(error),
-        };
+        let reader = self.source.log.device().follow(self.at, to);
+        match reader {
+            Ok(reader) => Ok(Reader::Log(Box::new(reader))),
+            Err(missing @ LogError::Missing { .. }) => self.open_archive(missing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the archive from here on; `missing` is why the log is not read.
+    fn open_archive(&self, missing: LogError) -> Result<Reader, LogError> {
         let Some(archive) = &self.source.archive else { return Err(missing) };
         let log = self.source.log.clone();
         let rest: Rest = Box::new(move |begin| {
+            if log.is_removed() {
+                return None;
+            }
             let to = log.horizon(Durability::Synced);
             let mut parts = log.device().finished_parts(to.0, false);
             let at = parts.iter().position(|source| source.part.start == begin)?;

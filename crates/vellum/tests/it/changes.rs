@@ -242,6 +242,34 @@ fn a_feed_goes_on_exactly_after_any_commit() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
+/// Somebody removes files of a log that is kept, under an open feed, whose tables and transactions are told all the same.
+#[test]
+fn a_feed_reads_the_archive_where_files_of_the_log_were_removed() {
+    let disk = SimulatedDisk::new(16);
+    let options = options().log_archive_in(Arc::new(SimulatedDisk::new(17)));
+    let database = create(&disk, &options);
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let begin = changes.position();
+    let mut commits = history(&database, &mut changes);
+    let mut living = database.changes(begin).unwrap();
+    let first = living.next().unwrap().unwrap();
+    let table = database.create_table("later").unwrap();
+    for number in 0..200_u32 {
+        table.put(number.to_be_bytes(), [7; 900]).unwrap();
+    }
+    let later = all(&mut changes);
+    commits.extend(later.into_iter().map(|commit| (commit.position, shown(&commit))));
+    database.archive_log().unwrap();
+    let mut segments = disk.names().unwrap();
+    segments.retain(|name| name.starts_with("segment-"));
+    segments.sort();
+    assert!(segments.len() > 4, "{segments:?}");
+    segments[..4].iter().for_each(|name| disk.remove(name).unwrap());
+    let told: Vec<_> = [first].iter().chain(&all(&mut living)).map(shown).collect();
+    let expected: Vec<_> = commits.iter().map(|(_, commit)| commit.clone()).collect();
+    assert!(told == expected, "{} of {}", told.len(), expected.len());
+}
+
 #[test]
 fn what_was_given_up_is_an_error_that_says_what_to_do() {
     let disk = SimulatedDisk::new(6);
