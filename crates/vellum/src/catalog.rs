@@ -63,6 +63,11 @@ pub(crate) fn check(name: &str, types: &(String, String)) -> Result<()> {
 }
 
 impl TableRecord {
+    /// The record of a tree that no table has yet.
+    pub(crate) fn doomed(root: PageId) -> Self {
+        Self { root, types: (bytes(), bytes()), is_plain: false, is_heap: false }
+    }
+
     /// Makes sure that a table has these types.
     pub(crate) fn expect(&self, name: &str, types: (String, String)) -> Result<()> {
         self.expect_table(name)?;
@@ -179,7 +184,7 @@ pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
 pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     let mut group = RecordGroup::begin(pool);
     let root = Tree::create_in(&mut group)?.root();
-    let record = TableRecord { root, types: (bytes(), bytes()), is_plain: false, is_heap: false };
+    let record = TableRecord::doomed(root);
     if tree(pool).insert_last(group, &doomed_key(record.root), &record.encode())? {
         Ok(record.root)
     } else {

@@ -129,7 +129,7 @@ impl Transaction {
         self.check_empty(table, seen)?;
         // Do not reuse the root of an earlier generation: a single operation may be on its way to it, and versions do
         // not hide what is loaded.
-        Ok(TransactionPart { transaction: self, tree: NewTree::create(&self.open.inner, &table.open)? })
+        Ok(TransactionPart { transaction: self, tree: self.new_tree(&table.open)? })
     }
 
     /// The root of the tree of a table that this transaction may load. A plain table is none, unless this transaction

@@ -1,16 +1,27 @@
 //! The tables that a transaction has created, loaded, cleared and dropped, and what happens to them when it ends.
+//!
+//! # What it takes back
+//! A rollback to a savepoint empties the trees that were made after it, and keeps their roots. As long as the
+//! transaction is open, it keeps others from the doomed records of these trees, so the roots must not be freed: the root
+//! of another tree would have the same record. The transaction itself uses them again: that of a table that is still there
+//! when it clears the table (`Inner::take_empty`), and those of tables that are gone and have no handles for any other
+//! table. So a transaction that makes tables and takes them back again and again needs no more than the most that it had
+//! at once, and a page for each table whose handles are kept.
 
-use crate::{life::OpenTable, plant::Plant, savepoints::Savepoint, shared::Inner};
-use std::sync::Arc;
+use crate::{catalog::TableRecord, life::OpenTable, plant::Plant, savepoints::Savepoint, shared::Inner};
+use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{PageId, plant::is_planted};
 
 /// The changes of a transaction to tables as a whole.
 #[derive(Default)]
 pub(crate) struct Owned {
     changes: Vec<Change>,
-    /// Tables of which it has made a tree and taken that back. As long as it is open, it keeps others from the doomed records
-    /// of these trees, so their roots must not be freed: the root of another tree would have the same record.
-    taken_back: Vec<Arc<OpenTable>>,
+    /// Tables of which it has taken back a tree that is in the list of what is to be freed, by their addresses.
+    taken_back: BTreeMap<usize, Arc<OpenTable>>,
+    /// Tables that it has created and taken back, and their trees, which are empty.
+    emptied: Vec<(Arc<OpenTable>, Vec<PageId>)>,
+    /// The roots of such trees that nothing else can reach any more.
+    roots: Vec<PageId>,
 }
 
 struct Change {
@@ -74,12 +85,12 @@ impl Owned {
 
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
-        if self.changes.is_empty() && self.taken_back.is_empty() {
+        if self.changes.is_empty() && !self.has_taken_back() {
             return;
         }
         let time = inner.durable.last_commit();
         // To earlier snapshots the doomed records count as changed.
-        self.taken_back.drain(..).for_each(|table| inner.doom_from(&table, time));
+        self.let_go(inner, time);
         let changes = std::mem::take(&mut self.changes);
         for (index, Change { table, .. }) in changes.iter().enumerate() {
             let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
@@ -113,19 +124,76 @@ impl Owned {
             if !is_still_owned && !is_forgotten {
                 change.table.end_owning(change.fate == Fate::Created, None);
             }
-            if since.is_some() && matches!(change.fate, Fate::Created | Fate::Replaced { .. }) {
-                self.taken_back.push(change.table.clone());
-            }
             // No other snapshot has ever seen the table or tree.
-            match change.fate {
-                Fate::Created => inner.doom(change.table, 0, None),
-                Fate::Replaced { new, .. } => inner.doom(change.table, 0, Some(new)),
-                Fate::Dropped => change.table.set_dropped(false),
-                Fate::Reserved => {}
+            match (change.fate, since) {
+                (Fate::Created, None) => inner.doom(change.table, 0, None),
+                (Fate::Created, Some(_)) => self.take_back(inner, change.table),
+                (Fate::Replaced { new, .. }, None) => inner.doom(change.table, 0, Some(new)),
+                (Fate::Replaced { new, .. }, Some(_)) => {
+                    inner.doom_and_empty(&change.table, new);
+                    self.hold(change.table);
+                }
+                (Fate::Dropped, _) => change.table.set_dropped(false),
+                (Fate::Reserved, _) => {}
             }
         }
         if since.is_none() {
-            self.taken_back.clear();
+            self.let_go(inner, 0);
+        }
+    }
+
+    /// A root that nothing else can reach, of an empty tree with a doomed record that only this transaction may change. If
+    /// it is for a table that is not new, the caller [holds](Self::hold) the table.
+    pub(crate) fn take_root(&mut self) -> Option<PageId> {
+        /// A transaction that keeps handles on many tables does not look at all of them each time.
+        const LOOKED_AT: usize = 16;
+        if self.roots.is_empty() {
+            // Handles are made only through snapshots that see the table, and none does.
+            let first = self.emptied.len().saturating_sub(LOOKED_AT);
+            let unused = self.emptied.extract_if(first.., |(table, _)| Arc::strong_count(table) == 1);
+            self.roots.extend(unused.flat_map(|(_, roots)| roots));
+        }
+        self.roots.pop()
+    }
+
+    /// The trees of a table that are to be freed have doomed records that others cannot change before the transaction ends:
+    /// until then they are not freed.
+    pub(crate) fn hold(&mut self, table: Arc<OpenTable>) {
+        self.taken_back.insert(Arc::as_ptr(&table).addr(), table);
+    }
+
+    /// Empties the trees of a table whose creation was undone.
+    fn take_back(&mut self, inner: &Inner, table: Arc<OpenTable>) {
+        let first = table.current().root;
+        let rest = inner.take_all_empty(&table);
+        match rest.filter(|_| inner.empty(first)) {
+            Some(mut roots) => {
+                roots.push(first);
+                self.taken_back.remove(&Arc::as_ptr(&table).addr());
+                self.emptied.push((table, roots));
+            }
+            // It is freed when the transaction has ended.
+            None => {
+                inner.doom(table.clone(), 0, None);
+                self.hold(table);
+            }
+        }
+    }
+
+    fn has_taken_back(&self) -> bool {
+        !(self.taken_back.is_empty() && self.emptied.is_empty() && self.roots.is_empty())
+    }
+
+    /// Has everything freed that was taken back, once all snapshots see this commit.
+    fn let_go(&mut self, inner: &Inner, time: u64) {
+        let taken_back = std::mem::take(&mut self.taken_back);
+        taken_back.values().for_each(|table| inner.doom_from(table, time));
+        for (table, roots) in self.emptied.drain(..) {
+            roots.into_iter().for_each(|root| inner.doom_empty(table.clone(), time, root));
+        }
+        for root in self.roots.drain(..) {
+            let table = OpenTable::new("", &TableRecord::doomed(root), &inner.writers);
+            inner.doom_empty(Arc::new(table), time, root);
         }
     }
 }

@@ -15,7 +15,8 @@
 //! that the running database knows are freed as soon as nothing can use them (`Inner::sweep`); all others are freed
 //! when the database is opened.
 //!
-//! A tree is freed together with its doomed record, in one group.
+//! A tree is freed together with its doomed record, in one group. What a transaction has made and taken back by a
+//! savepoint is emptied at once, and its root is used again by this transaction: see [`owned`](crate::owned).
 
 use crate::{
     Database, Error, NamesTable, Result, Table, TableInformation, TableOptions, Transaction,
@@ -161,7 +162,10 @@ impl Transaction {
         }
         catalog::check(name, &types)?;
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
-        let root = catalog::create_doomed(self.open.inner.pool())?;
+        let root = match self.root_taken_back(None) {
+            Some(root) => root,
+            None => catalog::create_doomed(self.open.inner.pool())?,
+        };
         let record = TableRecord { root, types, is_plain: !options.versions, is_heap: false };
         Ok(Table::new(self.create_of(name, &record)?))
     }
@@ -264,11 +268,36 @@ impl Transaction {
         let (old, open) = self.existing(name)?;
         old.expect_table(name)?;
         let inner = &self.open.inner;
-        let new = match inner.take_empty(&open) {
+        // A covered snapshot is shown the leaf that it had.
+        let empty = (!self.open.transaction.is_covered()).then(|| inner.take_empty(&open)).flatten();
+        let new = match empty {
             Some(root) => NewTree::of(inner, &open, root),
-            None => NewTree::create(inner, &open)?,
+            None => self.new_tree(&open)?,
         };
         self.replace_tree(&self.changing(), (name, &old), new)
+    }
+
+    /// A new tree for a table that this transaction is about to clear or to load.
+    pub(crate) fn new_tree(&self, open: &Arc<OpenTable>) -> Result<NewTree> {
+        match self.root_taken_back(Some(open)) {
+            Some(root) => Ok(NewTree::of(&self.open.inner, open, root)),
+            None => NewTree::create(&self.open.inner, open),
+        }
+    }
+
+    /// The root of an empty tree that this transaction has made and taken back, for a table, which is new if it is not
+    /// given.
+    fn root_taken_back(&self, table: Option<&Arc<OpenTable>>) -> Option<PageId> {
+        // A covered snapshot is shown the leaf that it had, and not what becomes of it.
+        if self.open.transaction.is_covered() {
+            return None;
+        }
+        let mut owned = lock(&self.open.owned);
+        let root = owned.take_root()?;
+        if let Some(table) = table {
+            owned.hold(table.clone());
+        }
+        Some(root)
     }
 
     /// Replaces the tree in a table's record by another one.

@@ -194,16 +194,21 @@ impl Inner {
 
     /// Frees the contents of an earlier generation of a table.
     fn truncate(&self, root: PageId) {
-        let truncated = Tree::open(self.durable.pool(), root).truncate();
-        if truncated.is_ok() {
-            self.durable.forget_tree(root);
-        }
-        let left = if truncated.is_ok() { Contents::Nothing } else { Contents::Unreadable };
+        let left = if self.empty(root) { Contents::Nothing } else { Contents::Unreadable };
         let mut doomed = lock(&self.doomed);
         doomed
             .iter_mut()
             .filter(|doomed| doomed.tree == Some(root))
             .for_each(|doomed| doomed.contents = left);
+    }
+
+    /// Frees all pages of a tree but its root, if they can be read.
+    pub(crate) fn empty(&self, root: PageId) -> bool {
+        let truncated = Tree::open(self.durable.pool(), root).truncate();
+        if truncated.is_ok() {
+            self.durable.forget_tree(root);
+        }
+        truncated.is_ok()
     }
 
     /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.
@@ -213,6 +218,16 @@ impl Inner {
             |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing;
         let index = doomed.iter().position(is_empty)?;
         doomed.swap_remove(index).tree
+    }
+
+    /// The roots of all earlier generations of the table, which are not freed then, unless one of them is not empty.
+    pub(crate) fn take_all_empty(&self, table: &Arc<OpenTable>) -> Option<Vec<PageId>> {
+        let mut doomed = lock(&self.doomed);
+        let is_own = |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table);
+        if doomed.iter().any(|doomed| is_own(doomed) && doomed.contents != Contents::Nothing) {
+            return None;
+        }
+        Some(doomed.extract_if(.., |doomed| is_own(doomed)).filter_map(|doomed| doomed.tree).collect())
     }
 
     /// How many of the handles on a table belong to the program.
@@ -269,8 +284,24 @@ impl Inner {
     /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
         let since = tree.and_then(|root| open.generation(root)).map_or(0, Generation::since);
+        self.add_doomed(Doomed { open, time, since, tree, contents: Contents::Whole });
+    }
+
+    /// As [`doom`](Self::doom), of a tree that is empty.
+    pub(crate) fn doom_empty(&self, open: Arc<OpenTable>, time: u64, root: PageId) {
+        self.add_doomed(Doomed { open, time, since: 0, tree: Some(root), contents: Contents::Nothing });
+    }
+
+    /// As [`doom`](Self::doom), of a tree that no snapshot sees. Its contents are freed at once.
+    pub(crate) fn doom_and_empty(&self, open: &Arc<OpenTable>, root: PageId) {
+        let (open, tree) = (open.clone(), Some(root));
+        self.add_doomed(Doomed { open, time: 0, since: 0, tree, contents: Contents::Going });
+        self.truncate(root);
+    }
+
+    fn add_doomed(&self, new: Doomed) {
         let mut doomed = lock(&self.doomed);
-        doomed.push(Doomed { open, time, since, tree, contents: Contents::Whole });
+        doomed.push(new);
         self.has_doomed.store(true, Ordering::Release);
     }
 
