@@ -180,6 +180,12 @@ pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
     [&DOOMED[..], &root.0.to_be_bytes()].concat()
 }
 
+/// The root of the tree of which this is the key of the doomed record.
+pub(crate) fn doomed_root(key: &[u8]) -> Option<PageId> {
+    let root = key.strip_prefix(&DOOMED)?;
+    Some(PageId(u64::from_be_bytes(root.try_into().ok()?)))
+}
+
 /// Makes an empty tree together with a record that dooms it: see [`schema`](crate::schema).
 pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     let mut group = RecordGroup::begin(pool);

@@ -1,6 +1,9 @@
 //! The error type of the public interface.
 
-use crate::Lsn;
+use crate::{
+    Lsn,
+    shown::{shown_conflict, shown_key, shown_record},
+};
 use std::{io, panic::Location, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_objects::ObjectError;
@@ -105,15 +108,13 @@ pub enum Error {
         source: io::Error,
     },
     /// Another transaction has changed the record that this one was about to change.
-    #[error("the record with the key \"{}\" of table {table:?} {}; roll this transaction back and run it again", shown_key(key), if *committed {
-        "was changed by a transaction that was committed after this one began"
-    } else {
-        "is being changed by another transaction"
-    })]
+    /// Or another transaction has created, changed, renamed or dropped the table that this one was about to create, change,
+    /// rename or drop.
+    #[error("{}; roll this transaction back and run it again", shown_conflict(table, key, *committed))]
     Conflict {
-        /// The table.
+        /// The table. It is empty if the conflict is not about a record, but about the table whose name the key is.
         table: String,
-        /// The key. If very many keys were changed while a serializable transaction was open, or after a snapshot was
+        /// The key, or the name of the table. If very many keys were changed while a serializable transaction was open, or after a snapshot was
         /// covered, only a bitmap of their hashes is kept. Then it may be a key that was not changed, or one near
         /// the key that was, and the transaction may have been refused in vain.
         key: Vec<u8>,
@@ -122,27 +123,27 @@ pub enum Error {
     },
     /// An operation conflicts with the transaction inside which it is run: see [`Database::run`](crate::Database::run).
     #[error(
-        "the record with the key \"{}\" of table {table:?} is being changed by a transaction that this thread is running, which cannot \
-         end before this does; change it by that transaction, not by the table itself or another transaction",
-        shown_key(key)
+        "{} is being changed by a transaction that this thread is running, which cannot end before this does; change it by that \
+         transaction, not by the table itself or another transaction",
+        shown_record(table, key)
     )]
     OwnConflict {
-        /// The table.
+        /// The table, as in [`Conflict`](Self::Conflict).
         table: String,
-        /// The key.
+        /// The key, or the name of the table.
         key: Vec<u8>,
     },
     /// A transaction of [`Database::run`](crate::Database::run) conflicts with one that its thread has begun before and
     /// that is still open. If that thread is the one to end it, this never happens while it waits.
     #[error(
-        "the record with the key \"{}\" of table {table:?} is kept by the transaction that this thread began at {begun_at}, which was not \
-         ended in the time that `Database::run` tries; end it first, or change the record by it",
-        shown_key(key)
+        "{} is kept by the transaction that this thread began at {begun_at}, which was not ended in the time that `Database::run` tries; \
+         end it first, or make the change by it",
+        shown_record(table, key)
     )]
     HeldByThread {
-        /// The table.
+        /// The table, as in [`Conflict`](Self::Conflict).
         table: String,
-        /// The key.
+        /// The key, or the name of the table.
         key: Vec<u8>,
         /// Where the transaction was begun.
         begun_at: &'static Location<'static>,
@@ -573,13 +574,4 @@ fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
-}
-
-/// A key as shown in an error.
-fn shown_key(key: &[u8]) -> String {
-    /// How much of a long key is shown: usually enough to identify it.
-    const LONGEST: usize = 100;
-    let start = key.get(..LONGEST).unwrap_or(key);
-    let dots = if start.len() < key.len() { "..." } else { "" };
-    format!("{}{dots}", start.escape_ascii())
 }

@@ -4,7 +4,7 @@ use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
     catalog::{self, TableRecord},
     generations::Generation,
-    life::{OpenTable, Writing, conflict},
+    life::{OpenTable, Writing, conflict, with_name},
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
@@ -165,7 +165,7 @@ impl Handle {
     /// As for [`OpenTable::check`]; if the transaction in the way has ended, why it cannot be rolled back.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        self.open.check().or_else(|_| self.inner.try_again(|| self.open.check()))
+        with_name(self.open.check().or_else(|_| self.inner.try_again(|| self.open.check())), &self.name)
     }
 
     /// Registers a transaction that is about to change records of the tree that it sees.
@@ -174,7 +174,7 @@ impl Handle {
     /// As for [`OpenTable::begin_writing`]; if another transaction in the way has ended, why it cannot be rolled back.
     pub(crate) fn begin_writing(&self, transaction: u64, seen: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(Some(transaction), seen);
-        begin().or_else(|_| self.inner.try_again(begin))
+        with_name(begin().or_else(|_| self.inner.try_again(begin)), &self.name)
     }
 
     /// Changes the tree, and returns once the change is as durable as it should be. While transactions are open, the

@@ -106,6 +106,7 @@ mod savepoints;
 mod scan;
 mod schema;
 mod shared;
+mod shown;
 mod submissions;
 mod table;
 mod table_options;

@@ -27,6 +27,7 @@ use crate::{
     driver::lock,
     generations::{Generation, Generations},
     plant::Plant,
+    shown::WHOLE_TABLE,
     writers::{Entry, Writers},
 };
 use std::sync::{Arc, OnceLock};
@@ -318,12 +319,24 @@ impl Writing {
     }
 }
 
-/// The table name in conflicts about a table's record in the catalog.
-pub(crate) const CATALOG: &str = "(catalog)";
-
-/// A conflict about a table's record in the catalog.
+/// A conflict about a table as a whole.
 pub(crate) fn conflict(name: &str, committed: bool) -> Error {
-    Error::Conflict { table: CATALOG.to_owned(), key: name.as_bytes().to_vec(), committed }
+    Error::Conflict { table: WHOLE_TABLE.to_owned(), key: name.as_bytes().to_vec(), committed }
+}
+
+/// An error about a table that may have another name now than when it was first opened.
+#[inline]
+pub(crate) fn with_name<T>(done: Result<T>, name: &str) -> Result<T> {
+    done.map_err(|error| error_with_name(error, name))
+}
+
+#[cold]
+fn error_with_name(error: Error, name: &str) -> Error {
+    match error {
+        Error::Conflict { table, committed, .. } if table == WHOLE_TABLE => conflict(name, committed),
+        Error::NoSuchTable { .. } => Error::NoSuchTable { name: name.to_owned() },
+        error => error,
+    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,14 @@
 
 use crate::{
     AsKey, AsValue, BulkLoader, BulkOptions, Error, KeyType, Result, Table, Transaction, ValueType,
-    bulk::Part, catalog::TableRecord, driver::lock, handle::Handle, life::Writing, new_tree::NewTree,
-    owned::Fate, plant::Plant,
+    bulk::Part,
+    catalog::TableRecord,
+    driver::lock,
+    handle::Handle,
+    life::{Writing, with_name},
+    new_tree::NewTree,
+    owned::Fate,
+    plant::Plant,
 };
 use std::{ops::Bound, sync::Arc};
 use vellum_access::{AccessError, BulkLoad, Tree, Writer};
@@ -124,8 +130,8 @@ impl Transaction {
         {
             return Err(AccessError::NotEmpty.into());
         }
-        self.record_of(table, seen)?;
-        self.own(&self.changing(), &table.open, seen, Fate::Reserved)?;
+        let (name, _) = self.record_of(table, seen)?;
+        self.own(&self.changing(), (&name, &table.open), seen, Fate::Reserved)?;
         self.check_empty(table, seen)?;
         // Do not reuse the root of an earlier generation: a single operation may be on its way to it, and versions do
         // not hide what is loaded.
@@ -153,7 +159,7 @@ impl Transaction {
         let seen = self.root_to_load(table)?;
         let (name, record) = self.record_of(table, seen)?;
         // The transaction owns the table already, unless that was rolled back.
-        self.own(&changing, &table.open, seen, Fate::Reserved)?;
+        self.own(&changing, (&name, &table.open), seen, Fate::Reserved)?;
         self.check_empty(table, seen)?;
         self.replace_tree(&changing, (&name, &record), tree)?;
         let Writer::Transaction(number) = self.writing()?.writer else { return Err(Error::Ended) };
@@ -211,6 +217,6 @@ impl Handle {
     /// As for [`OpenTable::begin_writing`].
     pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(None, root);
-        begin().or_else(|_| self.inner.try_again(begin))
+        with_name(begin().or_else(|_| self.inner.try_again(begin)), &self.name)
     }
 }

@@ -16,8 +16,15 @@ use vellum_base::{PageId, plant::is_planted};
 #[derive(Default)]
 pub(crate) struct Owned {
     changes: Vec<Change>,
+    /// What it has taken back, which few transactions do.
+    rest: Option<Box<TakenBack>>,
+}
+
+/// Trees that a transaction has made and taken back.
+#[derive(Default)]
+struct TakenBack {
     /// Tables of which it has taken back a tree that is in the list of what is to be freed, by their addresses.
-    taken_back: BTreeMap<usize, Arc<OpenTable>>,
+    tables: BTreeMap<usize, Arc<OpenTable>>,
     /// Tables that it has created and taken back, and their trees, which are empty.
     emptied: Vec<(Arc<OpenTable>, Vec<PageId>)>,
     /// The roots of such trees that nothing else can reach any more.
@@ -85,7 +92,7 @@ impl Owned {
 
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
-        if self.changes.is_empty() && !self.has_taken_back() {
+        if self.changes.is_empty() && self.rest.is_none() {
             return;
         }
         let time = inner.durable.last_commit();
@@ -147,19 +154,20 @@ impl Owned {
     pub(crate) fn take_root(&mut self) -> Option<PageId> {
         /// A transaction that keeps handles on many tables does not look at all of them each time.
         const LOOKED_AT: usize = 16;
-        if self.roots.is_empty() {
+        let TakenBack { emptied, roots, .. } = &mut **self.rest.as_mut()?;
+        if roots.is_empty() {
             // Handles are made only through snapshots that see the table, and none does.
-            let first = self.emptied.len().saturating_sub(LOOKED_AT);
-            let unused = self.emptied.extract_if(first.., |(table, _)| Arc::strong_count(table) == 1);
-            self.roots.extend(unused.flat_map(|(_, roots)| roots));
+            let first = emptied.len().saturating_sub(LOOKED_AT);
+            let unused = emptied.extract_if(first.., |(table, _)| Arc::strong_count(table) == 1);
+            roots.extend(unused.flat_map(|(_, roots)| roots));
         }
-        self.roots.pop()
+        roots.pop()
     }
 
     /// The trees of a table that are to be freed have doomed records that others cannot change before the transaction ends:
     /// until then they are not freed.
     pub(crate) fn hold(&mut self, table: Arc<OpenTable>) {
-        self.taken_back.insert(Arc::as_ptr(&table).addr(), table);
+        self.rest.get_or_insert_default().tables.insert(Arc::as_ptr(&table).addr(), table);
     }
 
     /// Empties the trees of a table whose creation was undone.
@@ -169,8 +177,9 @@ impl Owned {
         match rest.filter(|_| inner.empty(first)) {
             Some(mut roots) => {
                 roots.push(first);
-                self.taken_back.remove(&Arc::as_ptr(&table).addr());
-                self.emptied.push((table, roots));
+                let rest = self.rest.get_or_insert_default();
+                rest.tables.remove(&Arc::as_ptr(&table).addr());
+                rest.emptied.push((table, roots));
             }
             // It is freed when the transaction has ended.
             None => {
@@ -180,18 +189,14 @@ impl Owned {
         }
     }
 
-    fn has_taken_back(&self) -> bool {
-        !(self.taken_back.is_empty() && self.emptied.is_empty() && self.roots.is_empty())
-    }
-
     /// Has everything freed that was taken back, once all snapshots see this commit.
     fn let_go(&mut self, inner: &Inner, time: u64) {
-        let taken_back = std::mem::take(&mut self.taken_back);
-        taken_back.values().for_each(|table| inner.doom_from(table, time));
-        for (table, roots) in self.emptied.drain(..) {
+        let Some(rest) = self.rest.take() else { return };
+        rest.tables.values().for_each(|table| inner.doom_from(table, time));
+        for (table, roots) in rest.emptied {
             roots.into_iter().for_each(|root| inner.doom_empty(table.clone(), time, root));
         }
-        for root in self.roots.drain(..) {
+        for root in rest.roots {
             let table = OpenTable::new("", &TableRecord::doomed(root), &inner.writers);
             inner.doom_empty(Arc::new(table), time, root);
         }

@@ -7,9 +7,10 @@
 
 use crate::{
     Error, catalog,
-    life::{CATALOG, OpenTable},
+    life::OpenTable,
     open_transaction::OpenTransaction,
     shared::{Inner, OpenTables},
+    shown::WHOLE_TABLE,
 };
 use std::{
     cell::RefCell,
@@ -104,7 +105,7 @@ pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'sta
     let durable = &inner.durable;
     durable.begun_here(tree_of(inner, table)?, key).or_else(|| {
         // The table is kept by a transaction that has changed its records, or is loading it.
-        let name = str::from_utf8(key).ok().filter(|_| table == CATALOG)?;
+        let name = str::from_utf8(key).ok().filter(|_| table == WHOLE_TABLE)?;
         let root = root_of(inner, name)?;
         let table = inner.lock().get(&root).and_then(Weak::upgrade)?;
         let own = durable.begun_by_this_thread();
@@ -120,7 +121,7 @@ pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
 
 /// The root of a table, or of the catalog.
 fn tree_of(inner: &Inner, table: &str) -> Option<PageId> {
-    if table == CATALOG { Some(catalog::tree(inner.durable.pool()).root()) } else { root_of(inner, table) }
+    if table == WHOLE_TABLE { Some(catalog::tree(inner.durable.pool()).root()) } else { root_of(inner, table) }
 }
 
 fn root_of(inner: &Inner, table: &str) -> Option<PageId> {
@@ -130,7 +131,7 @@ fn root_of(inner: &Inner, table: &str) -> Option<PageId> {
 
 /// Whether a transaction keeps others from changing a record, or a table.
 fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str, key: &[u8]) -> bool {
-    let name = if table == CATALOG { str::from_utf8(key).unwrap_or_default() } else { table };
+    let name = if table == WHOLE_TABLE { str::from_utf8(key).unwrap_or_default() } else { table };
     let owns = |open: &OpenTables, root: PageId| {
         let table = open.get(&root).and_then(Weak::upgrade);
         table.is_some_and(|table: Arc<OpenTable>| table.is_used_by(transaction.id()))
@@ -139,7 +140,7 @@ fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str,
     let seen = catalog::tree(pool).with_view(transaction.reading());
     let now = catalog::tree(pool).with_view(inner.durable.view());
     let roots = [&seen, &now].map(|catalog| Some(catalog::find(*catalog, name).ok()??.root));
-    if table == CATALOG && roots.iter().flatten().any(|root| owns(&inner.lock(), *root)) {
+    if table == WHOLE_TABLE && roots.iter().flatten().any(|root| owns(&inner.lock(), *root)) {
         return true;
     }
     let changed = |root: PageId| {
@@ -152,7 +153,7 @@ fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str,
         matches!(now, Err(AccessError::NeedsTransaction { .. }))
             || has_reserved(inner, transaction, (tree, key))
     };
-    if table == CATALOG { changed(seen.root()) } else { roots.into_iter().flatten().any(changed) }
+    if table == WHOLE_TABLE { changed(seen.root()) } else { roots.into_iter().flatten().any(changed) }
 }
 
 /// Whether a transaction has reserved a record without changing it.

@@ -23,7 +23,7 @@ use crate::{
     catalog::{self, TableRecord},
     driver::lock,
     handle::Handle,
-    life::{OpenTable, Writing, conflict},
+    life::{OpenTable, Writing, conflict, with_name},
     new_tree::NewTree,
     owned::Fate,
 };
@@ -175,7 +175,7 @@ impl Transaction {
         let root = record.root;
         let open = Arc::new(OpenTable::new(name, record, &self.open.inner.writers));
         let changing = self.changing();
-        self.own(&changing, &open, root, Fate::Created)?;
+        self.own(&changing, (name, &open), root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
         let is_new = self.change_catalog(&changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(record.root))?;
@@ -230,7 +230,7 @@ impl Transaction {
 
     fn drop_existing(&self, name: &str, (record, open): (TableRecord, Arc<OpenTable>)) -> Result<()> {
         let changing = self.changing();
-        self.own(&changing, &open, record.root, Fate::Dropped)?;
+        self.own(&changing, (name, &open), record.root, Fate::Dropped)?;
         let was_there = self.change_catalog(&changing, name, |catalog| {
             let was_there = catalog.remove(name.as_bytes())?;
             catalog.insert(&catalog::doomed_key(record.root), &record.encode())?;
@@ -314,7 +314,7 @@ impl Transaction {
         open.add_generation(new, self.open.inner.durable.last_commit());
         self.open.inner.lock().insert(new, Arc::downgrade(open));
         let record = TableRecord { root: new, ..old.clone() };
-        self.own(changing, open, old.root, Fate::Replaced { old: old.root, new })?;
+        self.own(changing, (name, open), old.root, Fate::Replaced { old: old.root, new })?;
         // From now on the fate of the tree depends on this transaction.
         tree.keep();
         let was_there = self.change_catalog(changing, name, |catalog| {
@@ -379,16 +379,16 @@ impl Transaction {
     pub(crate) fn own(
         &self,
         _changing: &MutexGuard<'_, Vec<Writing>>,
-        table: &Arc<OpenTable>,
+        (name, table): (&str, &Arc<OpenTable>),
         seen: PageId,
         fate: Fate,
     ) -> Result<()> {
         let replaces = matches!(fate, Fate::Replaced { .. });
         let begin = || table.begin_owning(self.id(), (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
-        begun.map_err(|error| match error {
+        with_name(begun, name).map_err(|error| match error {
             // This transaction saw the table, so it was dropped since.
-            Error::NoSuchTable { name } => self.die(conflict(&name, true)),
+            Error::NoSuchTable { .. } => self.die(conflict(name, true)),
             error => self.die(error),
         })?;
         lock(&self.open.owned).add(self.open.transaction.savepoint(), table.clone(), fate);

@@ -345,6 +345,7 @@ impl Transaction {
     fn end(self) -> Result<Arc<Inner>> {
         self.check()?;
         let Self { open, tables_read, .. } = self;
+        let catalog = catalog::tree(open.inner.pool()).root();
         let committed = open.commit();
         committed.inspect(running::note_commit).map_err(|error| {
             let (tree, key) = match error {
@@ -353,11 +354,19 @@ impl Transaction {
                 CommitError::Failed(error) => return error.into(),
             };
             let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let table = tables
-                .iter()
-                .find(|table| table.generation(tree).is_some())
-                .map(|table| table.name.to_string());
-            Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
+            let name_of = |root| {
+                let table = tables.iter().find(|table| table.generation(root).is_some());
+                table.map(|table| table.name.to_string())
+            };
+            if tree != catalog {
+                let table = name_of(tree).unwrap_or_else(|| format!("with the root {tree}"));
+                return Error::Conflict { table, key: key.to_vec(), committed: true };
+            }
+            // What a serializable transaction reads of the catalog are tables, and whether their trees are doomed.
+            match catalog::doomed_root(&key) {
+                Some(root) => conflict(&name_of(root).unwrap_or_default(), true),
+                None => conflict(&String::from_utf8_lossy(&key), true),
+            }
         })
     }
 

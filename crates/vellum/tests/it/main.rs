@@ -46,6 +46,7 @@ mod serializable;
 mod single_operations;
 mod spill;
 mod support;
+mod table_conflicts;
 mod taken_back;
 mod together;
 mod transaction_batches;

@@ -1,0 +1,33 @@
+//! What errors show of records and tables.
+
+/// The table in conflicts about a table as a whole, whose key is its name. No table has this name.
+pub(crate) const WHOLE_TABLE: &str = "";
+
+/// What a conflict is about, and how it came about.
+pub(crate) fn shown_conflict(table: &str, key: &[u8], committed: bool) -> String {
+    let what = if table == WHOLE_TABLE { "created, changed, renamed or dropped" } else { "changed" };
+    let how = if committed {
+        format!("was {what} by a transaction that was committed after this one began")
+    } else {
+        format!("is being {what} by another transaction")
+    };
+    format!("{} {how}", shown_record(table, key))
+}
+
+/// A record, or a table as a whole, as shown in an error.
+pub(crate) fn shown_record(table: &str, key: &[u8]) -> String {
+    match table {
+        WHOLE_TABLE if key.is_empty() => "a table".to_owned(),
+        WHOLE_TABLE => format!("table {:?}", String::from_utf8_lossy(key)),
+        table => format!("the record with the key \"{}\" of table {table:?}", shown_key(key)),
+    }
+}
+
+/// A key as shown in an error.
+pub(crate) fn shown_key(key: &[u8]) -> String {
+    /// How much of a long key is shown: usually enough to identify it.
+    const LONGEST: usize = 100;
+    let start = key.get(..LONGEST).unwrap_or(key);
+    let dots = if start.len() < key.len() { "..." } else { "" };
+    format!("{}{dots}", start.escape_ascii())
+}

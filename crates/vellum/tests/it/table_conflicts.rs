@@ -1,0 +1,131 @@
+//! Conflicts about a table as a whole: the error says which table it was, by the name that it has, and is true.
+
+use crate::support::options;
+use std::sync::Arc;
+use vellum::{Database, Error, IsolationLevel, Transaction, TransactionOptions};
+use vellum_vm::SimulatedDisk;
+
+type Change = fn(&Transaction) -> vellum::Result<()>;
+
+const CREATES: Change = |transaction| transaction.create_table("new").map(drop);
+const CLEARS: Change = |transaction| transaction.clear_table("fruit");
+const DROPS: Change = |transaction| transaction.drop_table("fruit");
+const RENAMES: Change = |transaction| transaction.rename_table("fruit", "new");
+const STORES: Change = |transaction| {
+    let fruit = transaction.table("fruit")?;
+    transaction.put(&fruit, "key", "value").map(drop)
+};
+
+fn database() -> Database {
+    let disk = SimulatedDisk::new(1);
+    let database = Database::create_in(Arc::new(disk), "data", &options()).unwrap();
+    // It had another name before, by which its handles know it.
+    let old = database.create_table("old").unwrap();
+    old.put("a", "b").unwrap();
+    database.rename_table("old", "fruit").unwrap();
+    drop(database.create_table("other").unwrap());
+    std::mem::forget(old);
+    database
+}
+
+/// The message of a conflict about a table, which is not told as one about a record.
+#[track_caller]
+fn assert_says(error: &Error, name: &str, is_committed: bool) {
+    let Error::Conflict { table, key, committed } = error else { panic!("{error:?}") };
+    assert_eq!((&table[..], &key[..], *committed), ("", name.as_bytes(), is_committed), "{error}");
+    let message = error.to_string();
+    let begin = if is_committed {
+        format!(
+            "table {name:?} was created, changed, renamed or dropped by a transaction that was committed after"
+        )
+    } else {
+        format!("table {name:?} is being created, changed, renamed or dropped by another transaction")
+    };
+    assert!(message.starts_with(&begin), "{message}");
+}
+
+#[test]
+fn a_conflict_about_a_table_names_it() {
+    for (first, second, name) in [
+        (CREATES, CREATES, "new"),
+        (RENAMES, CREATES, "new"),
+        (CREATES, RENAMES, "new"),
+        (RENAMES, RENAMES, "fruit"),
+        (RENAMES, DROPS, "fruit"),
+        (DROPS, RENAMES, "fruit"),
+        (DROPS, DROPS, "fruit"),
+        (CLEARS, DROPS, "fruit"),
+        (CLEARS, STORES, "fruit"),
+        (DROPS, STORES, "fruit"),
+        (CLEARS, RENAMES, "fruit"),
+        (RENAMES, CLEARS, "fruit"),
+    ] {
+        for is_committed in [false, true] {
+            let database = database();
+            let (one, two) = (database.begin().unwrap(), database.begin().unwrap());
+            first(&one).unwrap();
+            if is_committed {
+                one.commit().unwrap();
+            }
+            assert_says(&second(&two).unwrap_err(), name, is_committed);
+        }
+    }
+}
+
+/// Records that were stored and committed are cleared, and dropped, with the table.
+#[test]
+fn so_does_one_about_all_records_of_a_table() {
+    for second in [CLEARS, DROPS] {
+        let database = database();
+        let (one, two) = (database.begin().unwrap(), database.begin().unwrap());
+        STORES(&one).unwrap();
+        assert_says(&second(&two).unwrap_err(), "fruit", false);
+        drop(two);
+        let three = database.begin().unwrap();
+        one.commit().unwrap();
+        second(&three).unwrap();
+    }
+}
+
+#[test]
+fn so_do_single_operations_and_runs() {
+    let database = database();
+    let fruit = database.table("fruit").unwrap();
+    let open = database.begin().unwrap();
+    open.clear_table("fruit").unwrap();
+    assert_says(&fruit.put("a", "c").unwrap_err(), "fruit", false);
+    drop(open);
+    let error = database.run(|transaction| {
+        transaction.clear_table("fruit")?;
+        database.drop_table("fruit").map_err(|error| match error {
+            Error::TableInUse { .. } => database.rename_table("fruit", "new").unwrap_err(),
+            error => error,
+        })
+    });
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::OwnConflict { .. }), "{error:?}");
+    assert!(error.to_string().starts_with("table \"fruit\" is being changed by a transaction"), "{error}");
+}
+
+#[test]
+fn what_a_serializable_transaction_has_read_of_the_catalog_is_a_table() {
+    let serializable = || TransactionOptions::default().isolation(IsolationLevel::Serializable);
+    let database = database();
+    let other = database.table("other").unwrap();
+    let transaction = database.begin_with(serializable()).unwrap();
+    assert!(matches!(transaction.table("new"), Err(Error::NoSuchTable { .. })));
+    transaction.put(&other, "key", "value").unwrap();
+    drop(database.create_table("new").unwrap());
+    assert_says(&transaction.commit().unwrap_err(), "new", true);
+}
+
+#[test]
+fn a_table_may_have_any_name() {
+    let disk = SimulatedDisk::new(2);
+    let database = Database::create_in(Arc::new(disk), "data", &options()).unwrap();
+    let table = database.create_table("(catalog)").unwrap();
+    let open = database.begin().unwrap();
+    open.put(&table, "key", "value").unwrap();
+    let error = table.put("key", "another").unwrap_err().to_string();
+    assert!(error.starts_with("the record with the key \"key\" of table \"(catalog)\" is"), "{error}");
+}
