@@ -1,5 +1,7 @@
 //! A pool with transactions, with or without a log: opening, recovery, commits, checkpoints and the close.
 
+mod conflicts;
+
 use crate::{
     BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
     analysis::Analysis,
@@ -15,7 +17,6 @@ use crate::{
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
     versions::Spill,
-    waiting::Wait,
 };
 use std::{
     panic::Location,
@@ -24,7 +25,7 @@ use std::{
 };
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
-use vellum_base::{Lsn, PageId, Preceding};
+use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
@@ -312,28 +313,6 @@ impl DurablePool {
     /// `place` is where the program begins it.
     pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Transaction {
         Transaction::begin(&self.single.transactions, is_serializable, place)
-    }
-
-    /// Gives the transactions of this thread precedence over all others for at most `longest`: see [`Preceding`].
-    pub fn precede(&self, longest: Duration) -> Preceding<'_> {
-        let transactions = &self.single.transactions;
-        transactions.precedence.take(longest, || transactions.has_no_writers())
-    }
-
-    /// Where this thread began the open transaction that keeps others from changing a record; `None` if another thread
-    /// began it, or there is none. Another thread may have that transaction now.
-    pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
-        self.single.transactions.begun_here(tree, key)
-    }
-
-    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
-    pub fn wait_for_keeper(&self, tree: PageId, key: &[u8]) -> Option<Wait> {
-        Wait::begin(&self.single.transactions, tree, key)
-    }
-
-    /// The numbers of the open transactions that this thread began, and where it began them.
-    pub fn begun_by_this_thread(&self) -> Vec<(u64, &'static Location<'static>)> {
-        self.single.transactions.begun_by_this_thread()
     }
 
     /// Whether transactions are open.

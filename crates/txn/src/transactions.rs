@@ -37,6 +37,8 @@ mod covered_tests;
 mod exposing;
 mod leaving;
 mod searching;
+#[cfg(test)]
+mod together_tests;
 
 // Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
@@ -93,7 +95,7 @@ pub(crate) struct Transactions {
     /// Gives changes their LSNs.
     pub places: Places,
     pub precedence: Precedence,
-    pub waiting: Waiting,
+    pub waiting: Arc<Waiting>,
     /// The pages that are kept for undo.
     pub undo_space: Arc<UndoSpace>,
     state: OrderedMutex<State, { rank::STATE }>,
@@ -267,7 +269,7 @@ impl Transactions {
             versions: Versions::new(spill, kept),
             places,
             precedence: Precedence::default(),
-            waiting: Waiting::default(),
+            waiting: Arc::default(),
             undo_space,
             state: OrderedMutex::new(state),
             open: AtomicUsize::new(0),

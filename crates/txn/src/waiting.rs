@@ -4,7 +4,6 @@
 //! for it went on then, all but one of them would conflict again. So they queue: the first goes on when the transaction
 //! has ended, and each other one when the one before it has ended its next attempt, and has dropped its [`Turn`].
 
-use crate::transactions::Transactions;
 use std::{
     collections::{HashMap, VecDeque},
     mem,
@@ -13,8 +12,8 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
+use vellum_base::Apart;
 use vellum_base::primitive::{AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering};
-use vellum_base::{Apart, PageId};
 
 /// Those that wait for transactions to end.
 #[derive(Default)]
@@ -49,7 +48,7 @@ pub struct Turn(Queue);
 
 /// A place in the queue of those that wait for a transaction to end.
 pub struct Wait {
-    transactions: Arc<Transactions>,
+    waiting: Arc<Waiting>,
     /// The number of the transaction.
     transaction: u64,
     waiter: Arc<Waiter>,
@@ -100,6 +99,11 @@ impl Waiting {
         }
     }
 
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.count.0.load(Ordering::Relaxed) == 0 && lock(&self.queues).is_empty()
+    }
+
     /// Joins the queue of those that wait for a transaction.
     fn join(&self, transaction: u64) -> Arc<Waiter> {
         let waiter = Arc::<Waiter>::default();
@@ -121,16 +125,9 @@ impl Waiting {
 }
 
 impl Wait {
-    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
-    pub(crate) fn begin(transactions: &Arc<Transactions>, tree: PageId, key: &[u8]) -> Option<Self> {
-        transactions.publish_private();
-        let transaction = transactions.versions.keeper(tree, key)?;
-        let waiter = transactions.waiting.join(transaction);
-        if !transactions.is_open(transaction) {
-            // It may have ended before it could call anyone.
-            transactions.waiting.end(transaction);
-        }
-        Some(Self { transactions: transactions.clone(), transaction, waiter })
+    /// Joins the queue of those that wait for a transaction. If that has ended meanwhile, it may have called nobody.
+    pub(crate) fn begin(waiting: &Arc<Waiting>, transaction: u64) -> Self {
+        Self { waiting: waiting.clone(), transaction, waiter: waiting.join(transaction) }
     }
 
     /// Waits until it is this one's turn, for at most `longest`.
@@ -165,7 +162,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        self.transactions.waiting.leave(self.transaction, &self.waiter);
+        self.waiting.leave(self.transaction, &self.waiter);
         let mut state = lock(&self.waiter.state);
         state.has_left = true;
         // It may have come at the last moment: then it is the next one's.
@@ -182,8 +179,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LONG: Duration = Duration::from_secs(60);
 
     /// One that waits for a transaction, as `Wait` does.
     fn is_called(waiter: &Waiter) -> Option<Turn> {
@@ -206,34 +201,20 @@ mod tests {
         assert!(is_called(&second).is_none());
         drop(is_called(&third).unwrap());
         waiting.leave(8, &other);
-        assert_eq!(waiting.count.0.load(Ordering::Relaxed), 0);
-        assert!(lock(&waiting.queues).is_empty());
+        assert!(waiting.is_empty());
         waiting.end(8);
         assert!(is_called(&other).is_none());
     }
 
-    fn transactions() -> Arc<Transactions> {
-        let settings = (crate::settings::SnapshotLimit::default(), crate::versions::Spill::new(None, 1 << 20));
-        let places = crate::places::Places::Clock(Arc::default());
-        Arc::new(Transactions::new(1, settings.0, settings.1, Default::default(), places))
-    }
-
-    /// Begins to wait for a transaction of this number.
-    fn wait(transactions: &Arc<Transactions>, transaction: u64) -> Wait {
-        let waiter = transactions.waiting.join(transaction);
-        Wait { transactions: transactions.clone(), transaction, waiter }
-    }
-
     #[test]
     fn a_task_is_woken_and_one_that_gives_up_lets_the_next_go_on() {
-        let transactions = transactions();
-        let (mut first, mut second, third) =
-            (wait(&transactions, 1), wait(&transactions, 1), wait(&transactions, 1));
+        let waiting = Arc::new(Waiting::default());
+        let [mut first, mut second, third] = [(); 3].map(|()| Wait::begin(&waiting, 1));
         let waker = Arc::new(Woken::default());
         let task = Waker::from(waker.clone());
         let context = &Context::from_waker(&task);
         assert!(first.poll(context).is_pending());
-        transactions.waiting.end(1);
+        waiting.end(1);
         assert_eq!(waker.0.load(Ordering::Relaxed), 1);
         // It is dropped in its turn, without taking it.
         drop(first);
@@ -243,7 +224,7 @@ mod tests {
         };
         assert!(third.wait(Duration::ZERO).is_none());
         drop(turn);
-        assert!(lock(&transactions.waiting.queues).is_empty());
+        assert!(waiting.is_empty());
     }
 
     #[derive(Default)]
@@ -253,54 +234,5 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Threads wait for a transaction that another thread ends.
-    fn wait_together() {
-        use crate::write_set::WriteSet;
-        use std::panic::Location;
-        use vellum_access::Intent;
-        use vellum_base::{Lsn, primitive::thread};
-        let transactions = transactions();
-        let (tree, key) = (PageId(7), b"key");
-        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
-        let writes = Arc::new(WriteSet::new(snapshot.id));
-        let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
-        let mut state = writes.lock();
-        (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
-        drop(state);
-        let by = (&*writes, &snapshot);
-        let claimed = transactions.claim(by, (tree, key, Lsn(200)), None, Intent::SameLength).unwrap();
-        claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
-        transactions.publish_private();
-        assert_eq!(transactions.versions.keeper(tree, key), Some(snapshot.id));
-        let waiting: Vec<_> = (0..2)
-            .map(|_| {
-                let transactions = transactions.clone();
-                thread::spawn(move || {
-                    if let Some(wait) = Wait::begin(&transactions, tree, key) {
-                        drop(wait.wait(LONG).expect("it is called"));
-                    }
-                })
-            })
-            .collect();
-        transactions.roll_back(&writes);
-        transactions.end_writing(snapshot.id);
-        transactions.end(&snapshot);
-        waiting.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(transactions.waiting.count.0.load(Ordering::Relaxed), 0);
-    }
-
-    #[cfg(not(shuttle))]
-    #[test]
-    fn all_that_wait_are_called() {
-        (0..500).for_each(|_| wait_together());
-    }
-
-    #[cfg(shuttle)]
-    #[test]
-    fn all_that_wait_are_called_however_threads_meet() {
-        shuttle::check_random(wait_together, 3000);
-        shuttle::check_pct(wait_together, 3000, 3);
     }
 }

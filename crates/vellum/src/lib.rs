@@ -155,8 +155,8 @@ pub use vellum_access::{
 pub use vellum_base::Lsn;
 pub use vellum_txn::{
     ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary,
-    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts,
-    Turn, TxnError, Until, shown_time,
+    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts, Turn,
+    TxnError, Until, shown_time,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

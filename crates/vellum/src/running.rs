@@ -121,7 +121,11 @@ pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
 
 /// The root of a table, or of the catalog.
 fn tree_of(inner: &Inner, table: &str) -> Option<PageId> {
-    if table == WHOLE_TABLE { Some(catalog::tree(inner.durable.pool()).root()) } else { root_of(inner, table) }
+    if table == WHOLE_TABLE {
+        Some(catalog::tree(inner.durable.pool()).root())
+    } else {
+        root_of(inner, table)
+    }
 }
 
 fn root_of(inner: &Inner, table: &str) -> Option<PageId> {

@@ -522,12 +522,10 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     let lsn = if record.is_empty() { Lsn(0) } else { reserve(pager, &pages, &mut record) };
     if lsn > Lsn(0) {
         pages = keep_again(pager, kept, pages);
-        if let Some(recorder) = recorder {
-            recorder.recorded(lsn);
-        }
+        recorder.iter().for_each(|recorder| recorder.recorded(lsn));
         pages.stamp(lsn);
-    } else if let Some(recorder) = recorder {
-        recorder.unchanged();
+    } else {
+        recorder.iter().for_each(|recorder| recorder.unchanged());
     }
     let seen = pages.release(pager, lsn);
     // Before the record is filled: a checkpoint waits for that, and then knows everything that is allocated and freed.

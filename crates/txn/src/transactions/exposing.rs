@@ -5,6 +5,7 @@ use crate::{
     exposure::Exposure,
     lock_order::OrderedGuard,
     versions::{Refusal, Target},
+    waiting::Wait,
     write_set::{self, Claimed, WriteSet},
 };
 use vellum_access::{Intent, ValueImage};
@@ -105,6 +106,17 @@ impl Transactions {
                 Some(())
             });
         }
+    }
+
+    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
+    pub fn wait_for(&self, tree: PageId, key: &[u8]) -> Option<Wait> {
+        self.publish_private();
+        let keeper = self.versions.keeper(tree, key)?;
+        let wait = Wait::begin(&self.waiting, keeper);
+        if !self.is_open(keeper) {
+            self.waiting.end(keeper);
+        }
+        Some(wait)
     }
 
     /// Publishes the changes of a transaction that was alone. Called by a thread that may ask for earlier versions.

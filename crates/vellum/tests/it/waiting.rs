@@ -41,7 +41,11 @@ fn a_transaction_is_run_again_when_the_other_one_has_ended() {
             }
             // Less than it waits at most.
             thread::sleep(Duration::from_millis(30));
-            if ends == "committed" { other.commit().unwrap() } else { other.rollback().unwrap() }
+            if ends == "committed" {
+                other.commit().unwrap()
+            } else {
+                other.rollback().unwrap()
+            }
             waiting.join().unwrap().unwrap();
         });
         assert_eq!(attempts.into_inner(), 2, "{ends}");
@@ -91,7 +95,8 @@ fn all_that_wait_for_one_go_on_and_none_is_lost() {
                     .run(|transaction| {
                         attempts.fetch_add(1, Ordering::Relaxed);
                         transaction.update_with(&table, "key", |value| {
-                            let number = value.and_then(|value| Some(u32::from_le_bytes(value.try_into().ok()?)));
+                            let number =
+                                value.and_then(|value| Some(u32::from_le_bytes(value.try_into().ok()?)));
                             Some((number.unwrap_or_default() + 1).to_le_bytes().to_vec())
                         })
                     })
@@ -169,7 +174,10 @@ fn a_limit_of_time_ends_the_wait() {
     other.put(&table, "key", "1").unwrap();
     let options = TransactionOptions::default().retry_for(Duration::from_millis(20));
     let refused = thread::scope(|scope| {
-        scope.spawn(|| database.run_with(options, |transaction| transaction.put(&table, "key", "2"))).join().unwrap()
+        scope
+            .spawn(|| database.run_with(options, |transaction| transaction.put(&table, "key", "2")))
+            .join()
+            .unwrap()
     });
     assert!(matches!(refused, Err(Error::Conflict { committed: false, .. })));
     // Tables that another transaction is changing are waited for as well.

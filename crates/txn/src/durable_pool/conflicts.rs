@@ -1,0 +1,30 @@
+//! What is asked and done about transactions that conflict.
+
+use super::DurablePool;
+use crate::waiting::Wait;
+use std::{panic::Location, time::Duration};
+use vellum_base::{PageId, Preceding};
+
+impl DurablePool {
+    /// Gives the transactions of this thread precedence over all others for at most `longest`: see [`Preceding`].
+    pub fn precede(&self, longest: Duration) -> Preceding<'_> {
+        let transactions = &self.single.transactions;
+        transactions.precedence.take(longest, || transactions.has_no_writers())
+    }
+
+    /// Where this thread began the open transaction that keeps others from changing a record; `None` if another thread
+    /// began it, or there is none. Another thread may have that transaction now.
+    pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
+        self.single.transactions.begun_here(tree, key)
+    }
+
+    /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
+    pub fn wait_for_keeper(&self, tree: PageId, key: &[u8]) -> Option<Wait> {
+        self.single.transactions.wait_for(tree, key)
+    }
+
+    /// The numbers of the open transactions that this thread began, and where it began them.
+    pub fn begun_by_this_thread(&self) -> Vec<(u64, &'static Location<'static>)> {
+        self.single.transactions.begun_by_this_thread()
+    }
+}

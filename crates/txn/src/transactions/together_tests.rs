@@ -1,0 +1,141 @@
+//! Threads that work side by side.
+
+use super::Transactions;
+use crate::{
+    places::Places,
+    settings::SnapshotLimit,
+    versions::Spill,
+    write_set::{State, WriteSet},
+};
+use std::{panic::Location, sync::Arc};
+use vellum_access::Intent;
+use vellum_base::primitive::{Mutex, thread};
+use vellum_base::{Lsn, PageId};
+
+const TREE: PageId = PageId(9);
+
+fn transactions() -> Arc<Transactions> {
+    let (limit, spill) = (SnapshotLimit::default(), Spill::new(None, 1 << 20));
+    Arc::new(Transactions::new(1, limit, spill, Default::default(), Places::Clock(Arc::default())))
+}
+
+/// One transaction after the other: each changes a record of its thread several times, and one that other threads
+/// change too.
+fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, usize)) {
+    for _ in 0..rounds {
+        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
+        let writes = Arc::new(WriteSet::new(snapshot.id));
+        let mut state = writes.lock();
+        let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+        (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+        drop(state);
+        let may_change = |key: u8| {
+            let _leaf = latch.lock().unwrap();
+            let by = (&*writes, &snapshot);
+            let claimed = transactions.claim(by, (TREE, &[key], Lsn(200)), None, Intent::SameLength).unwrap();
+            claimed.map(|mut state| state.note_change(Lsn(200), Lsn(210))).is_ok()
+        };
+        let is_done = [thread, thread, 3 + thread % 2, thread].into_iter().all(may_change);
+        let mut state = if is_done {
+            writes.lock()
+        } else {
+            transactions.enter_all();
+            writes.lock()
+        };
+        let left = state.leave();
+        let ended = if is_done {
+            let by = (&**writes.writer(), &snapshot);
+            let committed = transactions.commit(by, (Lsn(100), left), None, |_| Lsn(300));
+            *state = State::default();
+            drop(state);
+            committed.unwrap_or_else(|refused| panic!("{:?}", refused.0)).1
+        } else {
+            drop(state);
+            writes.writer().roll_back(0);
+            left.for_each_record(|record| {
+                transactions.versions.retract(record, snapshot.id);
+                Some(())
+            })
+            .unwrap();
+            transactions.end_writing(snapshot.id);
+            transactions.end(&snapshot)
+        };
+        transactions.prune(&ended);
+        ended.free.into_iter().for_each(|(_, left)| left.go_home());
+    }
+}
+
+/// This many threads work side by side, each on its own database.
+fn work_together(threads: u8, rounds: usize) {
+    let transactions = transactions();
+    let latch = Arc::new(Mutex::new(()));
+    let spawn = |thread| {
+        let (transactions, latch) = (transactions.clone(), latch.clone());
+        thread::spawn(move || work(&transactions, &latch, (thread, rounds)))
+    };
+    let threads: Vec<_> = (0..threads).map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let history = transactions.history(Lsn(0));
+    assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn threads_that_search_the_buffers_of_others_do_not_wait_for_ever() {
+    work_together(3, 20_000);
+}
+
+#[cfg(shuttle)]
+#[test]
+fn none_waits_for_ever_however_threads_meet() {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+    fn check(scheduler: impl Scheduler + 'static, rounds: usize) {
+        let mut config = shuttle::Config::new();
+        // The slots of this thread's own database are created there.
+        config.stack_size = 1 << 20;
+        shuttle::Runner::new(scheduler, config).run(move || work_together(2, rounds));
+    }
+    check(RandomScheduler::new(2000), 2);
+    check(PctScheduler::new(3, 2000), 3);
+}
+
+/// Threads wait for a transaction that another thread ends.
+fn wait_for_another() {
+    let transactions = transactions();
+    let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
+    let writes = Arc::new(WriteSet::new(snapshot.id));
+    let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+    let mut state = writes.lock();
+    (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+    drop(state);
+    let by = (&*writes, &snapshot);
+    let claimed = transactions.claim(by, (TREE, b"key", Lsn(200)), None, Intent::SameLength).unwrap();
+    claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
+    transactions.publish_private();
+    assert_eq!(transactions.versions.keeper(TREE, b"key"), Some(snapshot.id));
+    let wait = |transactions: Arc<Transactions>| {
+        let long = std::time::Duration::from_secs(60);
+        let wait = transactions.wait_for(TREE, b"key");
+        assert!(wait.is_none_or(|wait| wait.wait(long).is_some()));
+    };
+    let spawn = |transactions: Arc<Transactions>| thread::spawn(move || wait(transactions));
+    let waiting = [spawn(transactions.clone()), spawn(transactions.clone())];
+    transactions.roll_back(&writes);
+    transactions.end_writing(snapshot.id);
+    transactions.end(&snapshot);
+    waiting.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(transactions.waiting.is_empty());
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn all_that_wait_for_another_are_called() {
+    (0..500).for_each(|_| wait_for_another());
+}
+
+#[cfg(shuttle)]
+#[test]
+fn all_that_wait_for_another_are_called_however_threads_meet() {
+    shuttle::check_random(wait_for_another, 3000);
+    shuttle::check_pct(wait_for_another, 3000, 3);
+}
