@@ -64,5 +64,5 @@ pub use transactions::{History, OldestSnapshot};
 pub use vellum_wal::{
     Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, FollowedLog, LogError, SyncCounts, is_segment,
 };
-pub use waiting::{Turn, Wait};
+pub use waiting::{Baton, Wait};
 pub use write_set::Savepoint;

@@ -2,7 +2,7 @@
 //!
 //! After a conflict with an open transaction it is of no use to try again before that one has ended. If all that wait
 //! for it went on then, all but one of them would conflict again. So they queue: the first goes on when the transaction
-//! has ended, and each other one when the one before it has ended its next attempt, and has dropped its [`Turn`].
+//! has ended, and each other one when the one before it has ended its next attempt, and has dropped its [`Baton`].
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,16 +35,16 @@ struct Waiter {
 
 #[derive(Default)]
 struct State {
-    turn: Option<Turn>,
+    baton: Option<Baton>,
     has_left: bool,
     waker: Option<Waker>,
 }
 
-/// The turn of one that has waited for a transaction. The next one that has waited for the same transaction goes on when
+/// What one gets that has waited for a transaction when it may go on. The next one that has waited for the same transaction goes on when
 /// this is dropped.
 #[derive(Default)]
 #[must_use = "the next one goes on when it is dropped"]
-pub struct Turn(Queue);
+pub struct Baton(Queue);
 
 /// A place in the queue of those that wait for a transaction to end.
 pub struct Wait {
@@ -54,7 +54,7 @@ pub struct Wait {
     waiter: Arc<Waiter>,
 }
 
-impl Drop for Turn {
+impl Drop for Baton {
     fn drop(&mut self) {
         let mut queue = mem::take(&mut self.0);
         while let Some(waiter) = queue.pop_front() {
@@ -62,7 +62,7 @@ impl Drop for Turn {
             if state.has_left {
                 continue;
             }
-            state.turn = Some(Self(queue));
+            state.baton = Some(Self(queue));
             let waker = state.waker.take();
             drop(state);
             waiter.called.notify_one();
@@ -73,9 +73,9 @@ impl Drop for Turn {
     }
 }
 
-impl std::fmt::Debug for Turn {
+impl std::fmt::Debug for Baton {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Turn").field("waiting", &self.0.len()).finish()
+        f.debug_struct("Baton").field("waiting", &self.0.len()).finish()
     }
 }
 
@@ -95,7 +95,7 @@ impl Waiting {
         let queue = lock(&self.queues).remove(&transaction);
         if let Some(queue) = queue {
             self.count.0.fetch_sub(queue.len(), Ordering::Relaxed);
-            drop(Turn(queue));
+            drop(Baton(queue));
         }
     }
 
@@ -130,13 +130,13 @@ impl Wait {
         Self { waiting: waiting.clone(), transaction, waiter: waiting.join(transaction) }
     }
 
-    /// Waits until it is this one's turn, for at most `longest`.
-    pub fn wait(self, longest: Duration) -> Option<Turn> {
+    /// Waits until it may go on, for at most `longest`.
+    pub fn wait(self, longest: Duration) -> Option<Baton> {
         let end = Instant::now() + longest;
         let mut state = lock(&self.waiter.state);
         loop {
-            if let Some(turn) = state.turn.take() {
-                return Some(turn);
+            if let Some(baton) = state.baton.take() {
+                return Some(baton);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -147,11 +147,11 @@ impl Wait {
         }
     }
 
-    /// Whether it is this one's turn. If not, the task is woken when it is.
-    pub fn poll(&mut self, context: &Context<'_>) -> Poll<Turn> {
+    /// Whether it may go on. If not, the task is woken when it may.
+    pub fn poll(&mut self, context: &Context<'_>) -> Poll<Baton> {
         let mut state = lock(&self.waiter.state);
-        match state.turn.take() {
-            Some(turn) => Poll::Ready(turn),
+        match state.baton.take() {
+            Some(baton) => Poll::Ready(baton),
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
@@ -166,9 +166,9 @@ impl Drop for Wait {
         let mut state = lock(&self.waiter.state);
         state.has_left = true;
         // It may have come at the last moment: then it is the next one's.
-        let turn = state.turn.take();
+        let baton = state.baton.take();
         drop(state);
-        drop(turn);
+        drop(baton);
     }
 }
 
@@ -181,8 +181,8 @@ mod tests {
     use super::*;
 
     /// One that waits for a transaction, as `Wait` does.
-    fn is_called(waiter: &Waiter) -> Option<Turn> {
-        lock(&waiter.state).turn.take()
+    fn is_called(waiter: &Waiter) -> Option<Baton> {
+        lock(&waiter.state).baton.take()
     }
 
     #[test]
@@ -193,11 +193,11 @@ mod tests {
         waiting.end(9);
         assert!([&first, &second, &third, &other].into_iter().all(|waiter| is_called(waiter).is_none()));
         waiting.end(7);
-        let turn = is_called(&first).unwrap();
+        let baton = is_called(&first).unwrap();
         assert!(is_called(&second).is_none() && is_called(&third).is_none());
-        // One that no longer waits is passed over, whether it has left before its turn or in it.
+        // One that no longer waits is passed over, whether it has left before that or then.
         lock(&second.state).has_left = true;
-        drop(turn);
+        drop(baton);
         assert!(is_called(&second).is_none());
         drop(is_called(&third).unwrap());
         waiting.leave(8, &other);
@@ -216,14 +216,14 @@ mod tests {
         assert!(first.poll(context).is_pending());
         waiting.end(1);
         assert_eq!(waker.0.load(Ordering::Relaxed), 1);
-        // It is dropped in its turn, without taking it.
+        // It is dropped when it may go on, and has not taken the baton.
         drop(first);
-        let turn = match second.poll(context) {
-            Poll::Ready(turn) => turn,
-            Poll::Pending => panic!("it is its turn"),
+        let baton = match second.poll(context) {
+            Poll::Ready(baton) => baton,
+            Poll::Pending => panic!("it has the baton"),
         };
         assert!(third.wait(Duration::ZERO).is_none());
-        drop(turn);
+        drop(baton);
         assert!(waiting.is_empty());
     }
 

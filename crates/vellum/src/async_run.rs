@@ -17,7 +17,7 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use vellum_txn::{Turn, TxnError, Wait};
+use vellum_txn::{Baton, TxnError, Wait};
 
 impl Database {
     /// [`run`](Self::run) for tasks of any runtime: runs a transaction and commits it, and runs it again after
@@ -80,7 +80,7 @@ impl Database {
         let mut attempts = Attempts::new(options.retry_for);
         // The number of the first attempt's transaction, which no other task has.
         let mut number = None;
-        let mut queued: Option<Turn> = None;
+        let mut baton: Option<Baton> = None;
         loop {
             let turn = inner.turns.take(number, attempts.precedence()).await;
             attempts.begin();
@@ -92,7 +92,7 @@ impl Database {
                 Ok(value) => committed(transaction).await.map(|()| value),
                 Err(error) => Err(error),
             };
-            drop(queued.take());
+            drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
             if let ControlFlow::Break(done) = attempts.end(done, is_passed_by && turn.is_some()) {
                 return done;
@@ -100,8 +100,8 @@ impl Database {
             drop(turn);
             match wait {
                 Some(wait) => {
-                    queued = waited(inner, wait, attempts.longest_wait()).await;
-                    attempts.waited(queued.is_some());
+                    baton = waited(inner, wait, attempts.longest_wait()).await;
+                    attempts.waited(baton.is_some());
                 }
                 None => inner.turns.pauses.pause(attempts.pause()).await,
             }
@@ -110,10 +110,10 @@ impl Database {
 }
 
 /// Waits for another transaction, for at most `longest`.
-async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Turn> {
+async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Baton> {
     let mut pause = pin!(inner.turns.pauses.pause(longest));
     poll_fn(|context| match wait.poll(context) {
-        Poll::Ready(turn) => Poll::Ready(Some(turn)),
+        Poll::Ready(baton) => Poll::Ready(Some(baton)),
         Poll::Pending => pause.as_mut().poll(context).map(|()| None),
     })
     .await

@@ -154,8 +154,8 @@ pub use vellum_access::{
 };
 pub use vellum_base::Lsn;
 pub use vellum_txn::{
-    ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary,
-    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts, Turn,
+    ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary, Baton,
+    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts,
     TxnError, Until, shown_time,
 };
 pub use vellum_vm::{

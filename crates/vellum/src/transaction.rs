@@ -24,7 +24,7 @@ use vellum_access::{AccessError, Tree, View};
 use vellum_base::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, thread};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
-use vellum_txn::{Arrival, CommitError, Durability, Turn};
+use vellum_txn::{Arrival, Baton, CommitError, Durability};
 
 /// Options of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -174,7 +174,7 @@ impl Database {
     ) -> Result<T> {
         let inner = self.inner();
         let mut attempts = Attempts::new(options.retry_for);
-        let mut turn = None;
+        let mut baton = None;
         loop {
             let preceding = attempts.precedence().map(|longest| inner.durable.precede(longest));
             attempts.begin();
@@ -193,7 +193,7 @@ impl Database {
                 return Err(Error::HeldByThread { table: table.clone(), key: key.clone(), begun_at });
             }
             // Others that have waited for the same transaction go on.
-            drop(turn.take());
+            drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
             if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
                 return done;
@@ -201,8 +201,8 @@ impl Database {
             drop(preceding);
             match wait {
                 Some(wait) => {
-                    turn = wait.wait(attempts.longest_wait());
-                    attempts.waited(turn.is_some());
+                    baton = wait.wait(attempts.longest_wait());
+                    attempts.waited(baton.is_some());
                 }
                 None => thread::sleep(attempts.pause()),
             }
@@ -213,8 +213,8 @@ impl Database {
     /// programs that begin transactions and run them again themselves; [`run`](Self::run) does it. The transaction that
     /// met the conflict should have been rolled back, or others wait for it meanwhile.
     ///
-    /// Those that wait for the same transaction go on one after the other: each when the [`Turn`] of the one before it
-    /// has been dropped. So the turn should be kept until the next attempt has been committed or rolled back, and no
+    /// Those that wait for the same transaction go on one after the other: each when the [`Baton`] of the one before it
+    /// has been dropped. So the baton should be kept until the next attempt has been committed or rolled back, and no
     /// longer. `None` if `conflict` is no such conflict, if the other transaction has ended already, or if it is still
     /// open when the time is over; none of that keeps the caller from trying again.
     ///
@@ -225,19 +225,19 @@ impl Database {
     /// use std::time::Duration;
     /// use vellum::Error;
     ///
-    /// let mut turn = None;
+    /// let mut baton = None;
     /// loop {
     ///     let transaction = database.begin()?;
     ///     let attempt = transaction.put(&table, "key", "value").and_then(|_| transaction.commit());
-    ///     drop(turn.take());
+    ///     drop(baton.take());
     ///     match attempt {
-    ///         Err(error @ Error::Conflict { .. }) => turn = database.wait_for_other(&error, Duration::from_millis(100)),
+    ///         Err(error @ Error::Conflict { .. }) => baton = database.wait_for_other(&error, Duration::from_millis(100)),
     ///         ended => break ended?,
     ///     }
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait_for_other(&self, conflict: &Error, longest: Duration) -> Option<Turn> {
+    pub fn wait_for_other(&self, conflict: &Error, longest: Duration) -> Option<Baton> {
         running::wait_for(self.inner(), conflict)?.wait(longest)
     }
 }

@@ -8,7 +8,7 @@
 
 use super::{EngineOptions, Instance};
 use crate::Result;
-use ::vellum::{Arrival, Turn};
+use ::vellum::{Arrival, Baton};
 use std::ops::ControlFlow;
 
 /// Whether a transaction failed because another one was faster, so that it is to be run again.
@@ -72,7 +72,7 @@ pub trait Session {
 
     /// Waits after a conflict, as the engine advises, before the transaction is run again. What is returned is kept until
     /// that attempt has ended.
-    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Turn> {
+    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Baton> {
         let _ = conflict;
         None
     }

@@ -8,7 +8,7 @@ use crate::{
     config::{Durability, Isolation, TransactionSettings},
 };
 use std::{ops::ControlFlow, time::Duration};
-use vellum::{Arrival, Database, Table, Turn};
+use vellum::{Arrival, Baton, Database, Table};
 
 /// An open database and its tables.
 pub struct VellumTransactions {
@@ -129,7 +129,7 @@ impl<'a> Session for TransactionSession<'a> {
         Ok(OpenTransaction { transaction, tables: &self.store.tables, value: &mut self.value })
     }
 
-    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Turn> {
+    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Baton> {
         /// As `Database::run` does.
         const LONGEST: Duration = Duration::from_millis(100);
         self.store.database.wait_for_other(conflict.downcast_ref()?, LONGEST)

@@ -120,18 +120,18 @@ impl RecordWorkload for Bank {
             let work = until_deadline(pace, start, Latencies::new()?, || {
                 let is_look = generator.below(LOOK_EVERY) == 0;
                 *if is_look { &mut looks } else { &mut transfers } += 1;
-                let mut turn = None;
+                let mut baton = None;
                 loop {
                     let done = if is_look {
                         self.look::<S>(&mut session)
                     } else {
                         self.transfer::<S>(&mut session, &mut generator)
                     };
-                    drop(turn.take());
+                    drop(baton.take());
                     match done {
                         Err(error) if is_conflict(&error) => {
                             conflicts += 1;
-                            turn = session.wait_after(&error);
+                            baton = session.wait_after(&error);
                         }
                         done => return done,
                     }

@@ -138,17 +138,17 @@ impl Transactions {
             // In one order, so that engines with locks have no deadlocks.
             numbers[self.reads..].sort_unstable();
         }
-        let mut turn = None;
+        let mut baton = None;
         loop {
             let done = match numbers[..] {
                 [first, place] if self.is_disjoint => Self::in_block(client, first, place).map(|()| 1),
                 _ => self.mixed(client, numbers).map(|()| self.updates as u64),
             };
-            drop(turn.take());
+            drop(baton.take());
             match done {
                 Err(error) if is_conflict(&error) => {
                     client.conflicts += 1;
-                    turn = client.session.wait_after(&error);
+                    baton = client.session.wait_after(&error);
                 }
                 done => return done,
             }

@@ -238,14 +238,14 @@ impl<S: Session> Terminal<S> {
             let card = self.draw();
             let (kind, _) = MIX[card];
             // A transaction that conflicts is run again, with other input, and its time counts.
-            let mut turn = None;
+            let mut baton = None;
             let (outcome, arrival) = loop {
                 let outcome = self.one(kind);
-                drop(turn.take());
+                drop(baton.take());
                 match outcome {
                     Err(error) if is_conflict(&error) => {
                         self.counts.conflicts += 1;
-                        turn = self.session.wait_after(&error);
+                        baton = self.session.wait_after(&error);
                     }
                     outcome => break outcome?,
                 }

@@ -249,13 +249,13 @@ impl<S: Session> Client<'_, S> {
         let key = self.choose_key();
         let number = self.generator.below(self.workload.layout.fields as u64) as usize;
         let version = self.generator.next();
-        let mut turn = None;
+        let mut baton = None;
         let grown = loop {
             let written = self.write_field(&key, (number, version), after_reading);
-            drop(turn.take());
+            drop(baton.take());
             match written {
                 Err(error) if is_conflict(&error) => {
-                    turn = self.session.wait_after(&error);
+                    baton = self.session.wait_after(&error);
                     thread::yield_now();
                 }
                 written => break written?.ok_or_else(|| wrong(&key))?,
