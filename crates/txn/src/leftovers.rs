@@ -22,7 +22,7 @@ pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
 pub(crate) struct Undo {
     pub before: Before,
     pub lsn: Lsn,
-    /// Whether the record is also in the list of touched records.
+    /// Whether the record need not be noted as touched once this has been undone.
     pub is_touched: bool,
     /// Whether the change has removed the record.
     pub is_removal: bool,

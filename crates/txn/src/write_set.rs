@@ -247,7 +247,8 @@ impl State {
     #[inline]
     fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
         debug_assert!(self.claim.is_none(), "the last claim has come to nothing");
-        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal, pages: 0 };
+        // If it is not the first claim, the first one is a change that is undone later, or is in the list.
+        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: !is_first, is_removal, pages: 0 };
         self.undo.extend(iter::once_with(undo));
         self.claim = Some(Claim { is_first });
     }
@@ -368,3 +369,31 @@ pub(crate) const FEW_CHANGES: usize = 16;
 /// A place in a transaction to which it can be rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Savepoint(pub(crate) u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_changed_and_undone_again_and_again_is_noted_once() {
+        let mut state = State { exposure: Exposure::Entered, ..State::default() };
+        let mut change = |is_first| {
+            let before = Before::of((PageId(7), b"key"), None);
+            state.note_claim(Claimed { before, is_first, is_removal: false });
+            state.note_change(Lsn(200), Lsn(210));
+        };
+        // The first change is undone last.
+        change(true);
+        change(false);
+        state.note_undone();
+        state.note_undone();
+        assert_eq!((state.undo.len(), state.touched.len()), (0, 1));
+        for _ in 0..100 {
+            let before = Before::of((PageId(7), b"key"), None);
+            state.note_claim(Claimed { before, is_first: false, is_removal: false });
+            state.note_change(Lsn(200), Lsn(210));
+            state.note_undone();
+        }
+        assert_eq!(state.touched.len(), 1);
+    }
+}

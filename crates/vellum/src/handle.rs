@@ -238,13 +238,20 @@ impl Handle {
     ) -> Result<T> {
         /// How long to wait for the other transaction.
         const PATIENCE: Duration = Duration::from_millis(20);
-        /// The pause between two attempts.
+        /// The pause between two attempts, if it is not known for which one to wait.
         const PAUSE: Duration = Duration::from_micros(20);
         let begun = Instant::now();
+        let mut baton = None;
         loop {
-            match self.change_in_transaction(&mut change) {
-                Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
-                    thread::sleep(PAUSE);
+            let done = self.change_in_transaction(&mut change);
+            drop(baton.take());
+            let left = PATIENCE.saturating_sub(begun.elapsed());
+            match done {
+                Err(ref conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => {
+                    match running::wait_for(&self.inner, conflict) {
+                        Some(wait) => baton = wait.wait(left),
+                        None => thread::sleep(PAUSE),
+                    }
                 }
                 // The conflict may be with a transaction that has ended and cannot be rolled back.
                 Err(conflict @ Error::Conflict { .. }) => return self.inner.undo_rest().and(Err(conflict)),

@@ -114,6 +114,24 @@ fn all_that_wait_for_one_go_on_and_none_is_lost() {
 }
 
 #[test]
+fn single_operations_wait_as_well() {
+    let (database, table) = database(7);
+    let other = database.begin().unwrap();
+    let other_id = other.id();
+    other.put(&table, "key", "1").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| table.put("key", "2"));
+        // Less than it waits at most.
+        thread::sleep(Duration::from_millis(10));
+        other.commit().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(table.get("key").unwrap().unwrap(), b"2");
+    let attempts = database.begin().unwrap().id() - other_id - 1;
+    assert!(attempts <= 3, "{attempts} attempts");
+}
+
+#[test]
 fn one_that_waits_for_an_idle_transaction_does_not_hold_up_others() {
     let (database, table) = database(6);
     let commits_within = |time: Duration| {
