@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::{AccessError, Answer, Tree, WriteMode, Written};
-use vellum_base::primitive::{Instant, thread};
+use vellum_base::primitive::Instant;
 use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::CommitError;
@@ -228,8 +228,7 @@ impl Handle {
         }
     }
 
-    /// Makes a change as its own transaction. If another transaction is changing the record, that may also be a single
-    /// operation, which is over in a moment.
+    /// Makes a change as its own transaction. If another one is changing the record, that may be over in a moment.
     #[cold]
     #[inline(never)]
     pub(crate) fn change_in_turn<T>(
@@ -238,8 +237,6 @@ impl Handle {
     ) -> Result<T> {
         /// How long to wait for the other transaction.
         const PATIENCE: Duration = Duration::from_millis(20);
-        /// The pause between two attempts, if it is not known for which one to wait.
-        const PAUSE: Duration = Duration::from_micros(20);
         let begun = Instant::now();
         let mut baton = None;
         loop {
@@ -248,10 +245,7 @@ impl Handle {
             let left = PATIENCE.saturating_sub(begun.elapsed());
             match done {
                 Err(ref conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => {
-                    match running::wait_for(&self.inner, conflict) {
-                        Some(wait) => baton = wait.wait(left),
-                        None => thread::sleep(PAUSE),
-                    }
+                    baton = running::wait_or_pause(&self.inner, conflict, left);
                 }
                 // The conflict may be with a transaction that has ended and cannot be rolled back.
                 Err(conflict @ Error::Conflict { .. }) => return self.inner.undo_rest().and(Err(conflict)),

@@ -16,11 +16,12 @@ use std::{
     cell::RefCell,
     panic::Location,
     sync::{Arc, Weak},
+    time::Duration,
 };
 use vellum_access::{AccessError, Tree};
-use vellum_base::PageId;
+use vellum_base::{PageId, primitive::thread};
 use vellum_pool::Pool;
-use vellum_txn::Wait;
+use vellum_txn::{Baton, Wait};
 
 vellum_base::primitive::thread_local! {
     /// The transactions that this thread runs, the outermost first.
@@ -117,6 +118,16 @@ pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'sta
 pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
     let Error::Conflict { table, key, committed: false } = conflict else { return None };
     inner.durable.wait_for_keeper(tree_of(inner, table)?, key)
+}
+
+/// Waits for the transaction that a conflict was with, for at most `longest`; if it is not known, for a moment.
+pub(crate) fn wait_or_pause(inner: &Inner, conflict: &Error, longest: Duration) -> Option<Baton> {
+    const PAUSE: Duration = Duration::from_micros(20);
+    let Some(wait) = wait_for(inner, conflict) else {
+        thread::sleep(PAUSE);
+        return None;
+    };
+    wait.wait(longest)
 }
 
 /// The root of a table, or of the catalog.
