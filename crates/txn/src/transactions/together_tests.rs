@@ -7,7 +7,11 @@ use crate::{
     versions::Spill,
     write_set::{State, WriteSet},
 };
-use std::{panic::Location, sync::Arc};
+use std::{
+    panic::Location,
+    sync::Arc,
+    task::{Context, Waker},
+};
 use vellum_access::Intent;
 use vellum_base::primitive::{Mutex, thread};
 use vellum_base::{Lsn, PageId};
@@ -113,10 +117,13 @@ fn wait_for_another() {
     claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
     transactions.publish_private();
     assert_eq!(transactions.versions.keeper(TREE, b"key"), Some(snapshot.id));
+    // Without a limit of time, which a scheduler may let be over.
     let wait = |transactions: Arc<Transactions>| {
-        let long = std::time::Duration::from_secs(60);
-        let wait = transactions.wait_for(TREE, b"key");
-        assert!(wait.is_none_or(|wait| wait.wait(long).is_some()));
+        if let Some(mut wait) = transactions.wait_for(TREE, b"key") {
+            while wait.poll(&Context::from_waker(Waker::noop())).is_pending() {
+                thread::yield_now();
+            }
+        }
     };
     let spawn = |transactions: Arc<Transactions>| thread::spawn(move || wait(transactions));
     let waiting = [spawn(transactions.clone()), spawn(transactions.clone())];
