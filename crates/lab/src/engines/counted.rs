@@ -8,7 +8,7 @@ use super::{EngineOptions, Instance};
 use crate::Result;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vellum::Arrival;
+use vellum::{Arrival, Baton};
 
 /// A store.
 pub struct Counted<S> {
@@ -100,6 +100,10 @@ impl<S: Session> Session for CountedSession<'_, S> {
     fn begin(&mut self, access: Access) -> Result<Self::Transaction<'_>> {
         let Self { inner, changed_bytes: total, .. } = self;
         Ok(CountedTransaction { inner: inner.begin(access)?, changed_bytes: 0, total })
+    }
+
+    fn wait_after(&mut self, conflict: &crate::Error) -> Option<Baton> {
+        self.inner.wait_after(conflict)
     }
 }
 
@@ -229,5 +233,11 @@ mod tests {
         assert_eq!(store.changed_bytes(), 0, "the session goes on");
         drop(session);
         assert_eq!(store.changed_bytes(), 3 + 10 + 10 + 10 + 3);
+    }
+
+    #[test]
+    fn a_session_waits_after_a_conflict_as_the_engine_does() {
+        let store = Counted { inner: MemoryStore::with(1), changed_bytes: AtomicU64::new(0) };
+        assert!(store.session().unwrap().wait_after(&"conflict".into()).is_some());
     }
 }

@@ -7,6 +7,7 @@ use crate::Result;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{RwLock, RwLockWriteGuard};
+use vellum::Baton;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -70,6 +71,10 @@ impl Session for &MemoryStore {
 
     fn begin(&mut self, _: Access) -> Result<&MemoryStore> {
         Ok(self)
+    }
+
+    fn wait_after(&mut self, _: &crate::Error) -> Option<Baton> {
+        Some(Baton::default())
     }
 }
 
