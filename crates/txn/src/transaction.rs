@@ -528,7 +528,7 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 /// Forgets what no snapshot needs any more, and frees its large values.
 fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
     transactions.prune(&ended);
-    let Ended { oldest, free, .. } = ended;
+    let Ended { oldest, free, pruned, .. } = ended;
     for (ticket, left) in free {
         let is_large = !left.large().is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
@@ -538,6 +538,7 @@ fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
         }
         left.go_home();
     }
+    pruned.go_home();
     transactions.versions.prune_spilled(&oldest);
 }
 

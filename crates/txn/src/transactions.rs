@@ -177,8 +177,17 @@ pub(crate) struct Ended {
     /// What transactions have left behind and no snapshot needs any more, each with the number by which
     /// [`cleaned_up`](Transactions::cleaned_up) knows it.
     pub free: Left,
-    /// Leftovers whose versions are no longer needed, each with its commit.
-    pub pruned: Left,
+    pub pruned: Pruned,
+    /// Undo buffers that are to be forgotten, each by its commit and its slot, once their records are noted as changed.
+    pub forgotten: SmallVec<[(u64, usize); 2]>,
+}
+
+/// Leftovers whose versions are no longer needed, each with its commit.
+#[derive(Default)]
+pub(crate) struct Pruned {
+    pub all: Left,
+    /// Whether some of them are still needed for their keys.
+    have_stayed: bool,
 }
 
 /// A snapshot, and the transaction that reads by it.
@@ -402,7 +411,7 @@ impl Transactions {
             return (number, Exposure::Private);
         }
         self.publish(&state);
-        let is_searched = state.searches(number) && self.versions.generations().is_empty();
+        let is_searched = state.searches(number) && writes.id() > state.covering;
         let slot = if is_searched { self.versions.buffers().take(writes) } else { None };
         drop(state);
         match slot {
@@ -526,7 +535,7 @@ impl Transactions {
         if is_last {
             self.open.store(0, Ordering::SeqCst);
         }
-        let (mut free, mut pruned) = (SmallVec::new(), SmallVec::new());
+        let (mut free, mut pruned) = (SmallVec::new(), Pruned::default());
         loop {
             let oldest = state.oldest();
             state.free_up_to(oldest.of_all, &mut free);
@@ -543,10 +552,10 @@ impl Transactions {
                     state.prune_up_to(oldest.of_others, &mut pruned);
                     free.append(&mut state.unseen);
                     self.versions.settle(oldest.of_others);
-                    state.forget_buffers(oldest.of_others, self.versions.buffers());
+                    let forgotten = state.forget_buffers(oldest.of_others, self.versions.buffers());
                     drop(state);
                     self.waiting.end(snapshot.id);
-                    return Ended { oldest, is_last, free, pruned };
+                    return Ended { oldest, is_last, free, pruned, forgotten };
                 }
             }
         }
@@ -577,7 +586,7 @@ impl Transactions {
         drop(state);
         turn.freeze(&generation, || generations.arm(&generation, end));
         generations.count(&generation);
-        let mut pruned = SmallVec::new();
+        let mut pruned = Pruned::default();
         let mut others = 0;
         if generations.complete(&generation, covered) {
             let mut state = self.lock();
@@ -590,7 +599,7 @@ impl Transactions {
         }
         generation.rest();
         let written = turn.write_frozen(&generation, (&times, covered.time));
-        pruned.iter().for_each(|(_, left)| self.versions.prune_all(left, others));
+        pruned.all.iter().for_each(|(_, left)| self.versions.prune_all(left, others));
         self.condense(&pruned);
         written
     }
@@ -700,25 +709,33 @@ impl State {
         is_few && number >= self.searching.from
     }
 
-    /// Whether undo buffers can be searched: so few transactions are open or have left something behind, and none is
-    /// covered or about to be. Later changes would be found in the table only.
+    /// Whether undo buffers can be searched: so few transactions are open or have left something behind, and no snapshots
+    /// are about to be covered: at that moment all versions are in the table.
     fn is_few(&self) -> bool {
         const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 20 };
         const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 40 };
         self.snapshots.len() <= SNAPSHOTS_MAX
             && self.leftovers.len() <= LEFTOVERS_MAX
-            && self.snapshots.front().is_some_and(|first| first.id > self.covering)
+            && self.covering == self.covered.id
     }
 
-    /// Gives up the slots of commits up to this one; their undo buffers are searched no more.
-    fn forget_buffers(&mut self, oldest: u64, buffers: &UndoBuffers) {
+    /// Gives up the slots of commits up to this one; their undo buffers are searched no more. If there are covered
+    /// snapshots, returns them instead.
+    fn forget_buffers(&mut self, oldest: u64, buffers: &UndoBuffers) -> SmallVec<[(u64, usize); 2]> {
         let oldest = if planted(Bug::BufferForgottenEarly) { u64::MAX } else { oldest };
-        while let Some((time, slot)) = self.in_buffers.front()
-            && *time <= oldest
+        let are_noted = self.covered_count() > 0;
+        let mut to_be_noted = SmallVec::new();
+        while let Some((time, slot)) = self.in_buffers.front().copied()
+            && time <= oldest
         {
-            buffers.forget(*slot, *time);
+            if are_noted {
+                to_be_noted.push((time, slot));
+            } else {
+                buffers.forget(slot, time);
+            }
             self.in_buffers.pop_front();
         }
+        to_be_noted
     }
 
     /// The time of the oldest snapshots, if they are to be ended. Either all snapshots of one time are ended or none,

@@ -219,10 +219,11 @@ impl Place {
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
-        let Ended { oldest, free, pruned, .. } =
+        let Ended { oldest, free, pruned, forgotten, .. } =
             ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
+        forgotten.iter().for_each(|(time, slot)| self.transactions.versions.forget_buffer(*slot, *time));
         let mut records = 0;
-        for (_, left) in pruned.iter().chain(&free).filter(|(_, left)| left.is_entered()) {
+        for (_, left) in pruned.all.iter().chain(&free).filter(|(_, left)| left.is_entered()) {
             left.for_each_to_prune(|record| {
                 records += 1;
                 self.transactions.versions.prune(record, oldest.of_others);

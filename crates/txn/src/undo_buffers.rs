@@ -235,8 +235,9 @@ impl UndoBuffers {
         self.give_up(number, time, |_, _, _| ());
     }
 
-    /// Frees the slot of a committed transaction, if it still has it: another thread may have entered it.
-    fn give_up(&self, number: usize, time: u64, enter: impl FnOnce(u64, u64, &Leftovers)) {
+    /// Frees the slot of a committed transaction, if it still has it: another thread may have entered it. `enter` is
+    /// given the number of the transaction, the time of its commit, and what it has left behind.
+    pub fn give_up(&self, number: usize, time: u64, enter: impl FnOnce(u64, u64, &Leftovers)) {
         if let Some(slot) = self.slots.get(number) {
             let mut contents = slot.lock();
             if let Contents::Committed { id, time: of, left } = &*contents

@@ -39,6 +39,7 @@ use crate::{
     writer::{Sight, State},
 };
 use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
 use std::{
     collections::BTreeSet,
     ops::{Bound, RangeBounds as _},
@@ -265,16 +266,14 @@ impl Versions {
     /// Removes the dead versions of a shard.
     #[cold]
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
-        let changed = chains.changed.clone();
+        let mut changed: SmallVec<[u64; 64]> = SmallVec::new();
         chains.sweep(|chain| {
             let (former, hash) = (chain.weight(), chain.hash());
             let record = chain.first().filter(|_| chain.is_removed).cloned();
             if !chain.drop_dead(seen_by_all) {
                 return true;
             }
-            if let Some(changed) = &changed {
-                changed.note(hash);
-            }
+            changed.push(hash);
             shard.shrink(former);
             if !chain.versions.is_empty() {
                 shard.grow(chain.weight());
@@ -286,6 +285,8 @@ impl Versions {
             }
             false
         });
+        // All at a time: most are in memory, and the processor fetches several lines at once if little is between.
+        changed.into_iter().for_each(|hash| chains.note_changed(hash));
     }
 
     /// Changes a chain; removes it if it is empty then. `change` says whether commits go that a covered snapshot may

@@ -2,8 +2,11 @@
 
 use super::{Ended, Refused, Snapshot, Transactions};
 use crate::{
-    places::Places, reads::ReadSet, settings::SnapshotLimit, versions::Spill, write_set::State,
-    write_set::WriteSet,
+    places::Places,
+    reads::ReadSet,
+    settings::SnapshotLimit,
+    versions::{Refusal, Spill},
+    write_set::{State, WriteSet},
 };
 use std::{panic::Location, sync::Arc};
 use vellum_access::{BlobReference, Intent, ValueImage, node::ValueKind};
@@ -27,6 +30,21 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
+fn begin_writing(transactions: &Transactions, snapshot: &Snapshot) -> Arc<WriteSet> {
+    let writes = Arc::new(WriteSet::new(snapshot.id));
+    let mut state = writes.lock();
+    let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+    (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+    drop(state);
+    writes
+}
+
+fn change(transactions: &Transactions, by: (&WriteSet, &Snapshot), record: u32) -> Result<(), Refusal> {
+    let record = (TREE, &key(record)[..], Lsn(500));
+    let claimed = transactions.claim(by, record, None, Intent::SameLength).unwrap();
+    claimed.map(|mut state| _ = state.note_change(Lsn(500), Lsn(510)))
+}
+
 /// A transaction changes these records.
 fn commit(
     transactions: &Transactions,
@@ -34,16 +52,9 @@ fn commit(
     reads: Option<&ReadSet>,
     records: impl IntoIterator<Item = u32>,
 ) -> Result<Ended, Refused> {
-    let writes = Arc::new(WriteSet::new(snapshot.id));
-    let mut state = writes.lock();
-    let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
-    (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
-    drop(state);
+    let writes = begin_writing(transactions, snapshot);
     for record in records {
-        let by = (&*writes, snapshot);
-        let claimed =
-            transactions.claim(by, (TREE, &key(record), Lsn(200)), None, Intent::SameLength).unwrap();
-        claimed.unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(200), Lsn(210));
+        change(transactions, (&writes, snapshot), record).unwrap_or_else(|refusal| panic!("{refusal:?}"));
     }
     let mut state = writes.lock();
     let left = state.leave();
@@ -67,7 +78,7 @@ fn cover(transactions: &Transactions) {
 /// How many records a commit has pruned.
 fn pruned(ended: &Ended) -> usize {
     let mut records = 0;
-    for (_, left) in &ended.pruned {
+    for (_, left) in &ended.pruned.all {
         left.for_each_record(|_| {
             records += 1;
             Some(())
@@ -226,4 +237,25 @@ fn assert_refused(transactions: &Transactions, snapshot: &Snapshot, record: u32)
         }
         done => panic!("{record}: {:?}", done.map(drop)),
     }
+}
+
+#[test]
+fn a_covered_transaction_finds_what_was_changed_although_no_undo_buffer_has_it_any_more() {
+    let transactions = transactions();
+    let covered = begin(&transactions, false);
+    cover(&transactions);
+    // Once it changes something, what is in undo buffers is entered in the table.
+    let writes = begin_writing(&transactions, &covered);
+    let commit = |record| commit(&transactions, &begin(&transactions, false), None, [record]).unwrap();
+    // After the cover the table is used for a while.
+    (100..104).for_each(|record| transactions.prune(&commit(record)));
+    let ended = commit(7);
+    assert_eq!(ended.forgotten.len(), 1, "it was searched");
+    for record in [7, 7] {
+        assert_eq!(change(&transactions, (&writes, &covered), record), Err(Refusal::Later));
+        transactions.prune(&ended);
+    }
+    assert!(transactions.versions.buffers().is_empty());
+    assert_eq!(transactions.versions.length(TREE, &key(7)), 0);
+    change(&transactions, (&writes, &covered), 8).unwrap();
 }

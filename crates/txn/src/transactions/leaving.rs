@@ -10,29 +10,39 @@
 //! *condensed* by the thread that has pruned them, while nothing is locked: without values, and once they are many,
 //! [coarse](crate::coarse). So they take a limited amount of memory.
 
-use super::{Ended, State, Transactions};
+use super::{Ended, Pruned, State, Transactions};
 use crate::leftovers::{Left, Leftovers};
 use std::sync::Arc;
 use vellum_base::Lsn;
 
 impl Transactions {
     /// Forgets the versions that no snapshot needs any more.
-    pub fn prune(&self, Ended { oldest, free, pruned, .. }: &Ended) {
-        for (_, left) in pruned.iter().chain(free) {
+    pub fn prune(&self, Ended { oldest, free, pruned, forgotten, .. }: &Ended) {
+        forgotten.iter().for_each(|(time, slot)| self.versions.forget_buffer(*slot, *time));
+        for (_, left) in pruned.all.iter().chain(free) {
             self.versions.prune_all(left, oldest.of_others);
         }
         self.condense(pruned);
     }
 
-    /// Condenses the keys of pruned leftovers, if these are still there.
-    pub(super) fn condense(&self, pruned: &Left) {
-        for (time, left) in pruned {
+    /// Condenses the keys of pruned leftovers that have stayed, if these are still there.
+    pub(super) fn condense(&self, Pruned { all, have_stayed }: &Pruned) {
+        for (time, left) in all.iter().filter(|_| *have_stayed) {
             let mut next = left.has_keys().then(|| (*time, left.clone()));
             while let Some((time, left)) = next {
                 // If a file with keys cannot be read, the leftovers stay as they are.
                 let Ok(condensed) = left.condensed() else { break };
                 next = self.lock().replace(time, &left, condensed);
             }
+        }
+    }
+}
+
+impl Pruned {
+    /// Gives up what has not stayed.
+    pub fn go_home(self) {
+        if !self.have_stayed {
+            self.all.into_iter().for_each(|(_, left)| left.go_home());
         }
     }
 }
@@ -58,7 +68,7 @@ impl State {
 
     /// Moves to `pruned` what commits up to this one, which all snapshots that are not covered see, have left behind
     /// for versions. What covered snapshots need of it stays.
-    pub(super) fn prune_up_to(&mut self, others: u64, pruned: &mut Left) {
+    pub(super) fn prune_up_to(&mut self, others: u64, pruned: &mut Pruned) {
         if others <= self.pruned {
             return;
         }
@@ -70,11 +80,12 @@ impl State {
         }
         // A covered serializable transaction may be refused because of these keys.
         let stays = self.covered().any(|begun| begun.is_serializable);
+        pruned.have_stayed |= stays;
         let rest = self.leftovers.split_off(to);
         let taken = self.leftovers.split_off(from);
         for (time, first, left) in taken {
             let large = left.only_large();
-            pruned.push((time, left.clone()));
+            pruned.all.push((time, left.clone()));
             match large {
                 // They are joined when they have been condensed.
                 _ if stays => self.leftovers.push_back((time, first, left)),

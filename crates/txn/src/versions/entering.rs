@@ -1,7 +1,14 @@
 //! Enters in the table what others search in undo buffers, and stops using the table when it is empty.
 
 use super::{Shard, Versions, claiming::Appended};
-use crate::{before::Before, exposure::Exposure, write_set::WriteSet, writer::Writer};
+use crate::{
+    before::Before,
+    exposure::Exposure,
+    plant::{Bug, planted},
+    write_set::WriteSet,
+    writer::Writer,
+};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_base::primitive::Ordering;
 
@@ -71,6 +78,22 @@ impl Versions {
             self.cut(before, snapshots);
         }
         is_first
+    }
+
+    /// Forgets the undo buffer of a commit, at this time, that every snapshot sees that is not covered. Covered ones find
+    /// its records among those that have changed.
+    pub fn forget_buffer(&self, slot: usize, time: u64) {
+        self.buffers.give_up(slot, time, |_, _, left| {
+            let mut records = left.changed.iter().map(|undo| &undo.before).chain(left.touched()).peekable();
+            let filter = records.peek().and_then(|first| self.lock(first.hash()).changed.clone());
+            let Some(filter) = filter.filter(|_| !planted(Bug::BufferNotNoted)) else { return };
+            // First without locks: most lines are in memory, and the processor fetches several at once. It is the filter
+            // of all shards: snapshots are covered only when no undo buffer is left.
+            let hashes: SmallVec<[(u64, bool); 64]> =
+                records.map(|record| (record.hash(), filter.has(record.hash()))).collect();
+            let new = hashes.into_iter().filter(|(_, is_noted)| !is_noted);
+            new.for_each(|(hash, _)| self.lock(hash).note_changed(hash));
+        });
     }
 
     /// Finds out whether the table is still needed, if little is in it.
