@@ -48,7 +48,7 @@ impl Images {
         let Some(images) = images else { return Ok(()) };
         let is_new = match LeafImage::lower_fence(page) {
             None => images.first.set(image.into()).is_ok(),
-            Some(fence) => images.others.insert(&fence, image)?,
+            Some(fence) => images.others.insert(&fence, &image)?,
         };
         // Relaxed: the count is only shown, and decides nothing.
         images.count.fetch_add(usize::from(is_new), Ordering::Relaxed);
