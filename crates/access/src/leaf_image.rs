@@ -85,13 +85,16 @@ mod tests {
     use crate::node::NodeMut;
     use vellum_base::PageId;
 
+    /// A record: key and value.
+    type Record = (Vec<u8>, Vec<u8>);
+
     /// A leaf with as many records as fit, up to `most`, and its records.
-    fn leaf(most: u32) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn leaf(most: u32) -> (Vec<u8>, Vec<Record>) {
         let mut page = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut page, 0, Some(b"ka"), Some(b"kc"), PageId(0)).unwrap();
         let records = (0..most)
             .map(|number| (format!("kb{number:05}").into_bytes(), vec![number as u8; number as usize % 40]));
-        let is_in = |(key, value): &(Vec<u8>, Vec<u8>)| node.insert(key, value, ValueKind::Inline).is_ok();
+        let is_in = |(key, value): &Record| node.insert(key, value, ValueKind::Inline).is_ok();
         let records = records.take_while(is_in).collect();
         (page, records)
     }
