@@ -1,23 +1,37 @@
 //! Databases that are moved while they are open.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    path::Path,
+};
 use vellum::{Database, Options};
 
 fn options() -> Options {
     Options::default().pool_bytes(4 << 20).log_segment_bytes(64 << 10).log_buffer_bytes(4 << 20)
 }
 
-/// Copies a directory with all that is in it, as a file system's snapshot would.
+/// Copies a directory with all that is in it, as a file system's snapshot would. The database may still prepare a segment of
+/// its log: then a file that was listed is gone under that name, and the copy is made again.
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+    while let Err(error) = try_to_copy(from, to) {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        fs::remove_dir_all(to).unwrap();
+    }
+}
+
+fn try_to_copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
         let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &to);
+        if entry.file_type()?.is_dir() {
+            try_to_copy(&entry.path(), &to)?;
         } else {
-            fs::copy(entry.path(), to).unwrap();
+            fs::copy(entry.path(), to)?;
         }
     }
+    Ok(())
 }
 
 #[test]
