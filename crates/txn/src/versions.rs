@@ -266,14 +266,14 @@ impl Versions {
     /// Removes the dead versions of a shard.
     #[cold]
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
-        let mut changed: SmallVec<[u64; 64]> = SmallVec::new();
+        let (are_noted, mut changed) = (chains.changed.is_some(), SmallVec::<[u64; 64]>::new());
         chains.sweep(|chain| {
             let (former, hash) = (chain.weight(), chain.hash());
             let record = chain.first().filter(|_| chain.is_removed).cloned();
             if !chain.drop_dead(seen_by_all) {
                 return true;
             }
-            changed.push(hash);
+            changed.extend(are_noted.then_some(hash));
             shard.shrink(former);
             if !chain.versions.is_empty() {
                 shard.grow(chain.weight());

@@ -25,8 +25,8 @@
 //!
 //! # Changes by covered transactions
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
-//! a record is noted in a Bloom filter when its versions are pruned after a cover. A record whose leaf has changed since, and
-//! whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
+//! a record is noted in a Bloom filter when its versions are pruned after a cover, or the undo buffer that has them is given
+//! up. A record whose leaf has changed since, and whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
 
 use super::{
     Frozen, Generation, Generations, Moving,
