@@ -231,6 +231,11 @@ impl Leftovers {
         self.is_entered.store(true, Ordering::Relaxed);
     }
 
+    /// About how much memory its changes take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bytes + (self.changed.len() * size_of::<Undo>()) as u64
+    }
+
     /// The records that it has claimed and not changed.
     pub fn touched(&self) -> &[Before] {
         self.rest.as_ref().map_or(&[], |rest| &rest.touched)

@@ -51,6 +51,8 @@ pub(crate) enum Bug {
     BufferOverlooked,
     /// An undo buffer is no longer searched once its transaction is committed, though a snapshot needs it.
     BufferForgottenEarly,
+    /// What is entered in the table of versions, so that undo buffers need no longer be searched for it, is not looked up.
+    EnteredOverlooked,
     /// What an undo buffer has is not noted for covered snapshots when it is no longer searched.
     BufferNotNoted,
 }

@@ -11,7 +11,7 @@ use crate::{
     reads::{Edge, ReadSet},
     records::{COMMITTED, ROLLED_BACK, now},
     transactions::{Ended, Refused, Snapshot, Transactions},
-    versions::Refusal,
+    versions::{OPEN_ONLY, Refusal},
     write_set::{FEW_CHANGES, Savepoint, State, WriteSet},
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
@@ -397,7 +397,8 @@ impl Isolation for Transaction {
 
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight())?;
+        let checked =
+            versions.check(versions.target((tree, key), leaf, self.snapshot.time), self.snapshot.sight())?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
@@ -478,7 +479,8 @@ impl Isolation for Single {
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         self.transactions.publish_private();
         let versions = &self.transactions.versions;
-        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now())?;
+        let target = versions.target((tree, key), leaf, OPEN_ONLY);
+        let checked = versions.check(target, self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 

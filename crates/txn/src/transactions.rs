@@ -18,8 +18,8 @@
 //! changed, publishes the write set first. To do so it takes the lock of the write set, which is held throughout the
 //! commit: a thread that comes during the commit finds the transaction committed.
 //!
-//! While few transactions are open, others search their [undo buffers](crate::undo_buffers). Otherwise their changes
-//! are entered in the table of [versions](crate::versions).
+//! While few transactions change something, others search their [undo buffers](crate::undo_buffers). Otherwise, and when
+//! old snapshots hold back many commits, changes are entered in the table of [versions](crate::versions).
 //!
 //! # Covered snapshots
 //! Once memory has no room for versions, all open snapshots are covered, if something was committed since the oldest of
@@ -55,7 +55,7 @@ use crate::versions::{Spill, Versions};
 use crate::waiting::Waiting;
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
-use searching::Searching;
+use searching::{InTable, Searched, Searching};
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -151,8 +151,8 @@ struct State {
     searching: Searching,
     /// The private write set.
     private: Option<Arc<WriteSet>>,
-    /// The commits whose undo buffers have a slot, or had one, in commit order.
-    in_buffers: VecDeque<(u64, usize)>,
+    searched: Searched,
+    in_table: InTable,
 }
 
 /// An open snapshot: its time, its transaction, and when and where it was taken.
@@ -180,6 +180,8 @@ pub(crate) struct Ended {
     pub pruned: Pruned,
     /// Undo buffers that are to be forgotten, each by its commit and its slot, once their records are noted as changed.
     pub forgotten: SmallVec<[(u64, usize); 2]>,
+    /// Whether so many undo buffers are searched that the oldest are to be entered in the table of versions.
+    pub are_many_searched: bool,
 }
 
 /// Leftovers whose versions are no longer needed, each with its commit.
@@ -272,7 +274,8 @@ impl Transactions {
             unseen: Left::new(),
             searching: Searching::default(),
             private: None,
-            in_buffers: VecDeque::new(),
+            searched: Searched::default(),
+            in_table: InTable::default(),
         };
         Self {
             versions: Versions::new(spill, kept),
@@ -413,6 +416,10 @@ impl Transactions {
         self.publish(&state);
         let is_searched = state.searches(number) && writes.id() > state.covering;
         let slot = if is_searched { self.versions.buffers().take(writes) } else { None };
+        if slot.is_none() {
+            state.in_table.add(writes.id());
+            self.versions.note_in_table(state.in_table.seen_from());
+        }
         drop(state);
         match slot {
             Some(slot) => {
@@ -465,13 +472,13 @@ impl Transactions {
         let lsn = reserve(time);
         writer.commit(time);
         state.time = time;
-        state.end_writing(writer.id);
+        state.end_writing(writer.id, Some(time));
         state.end_private(&self.has_private, writer.id);
         // Under the same lock, so that at every moment one of the two keeps the log.
         state.changed_bytes += left.bytes;
+        self.versions.buffers().commit((writer.id, time), &left);
         if let Some(slot) = left.slot {
-            self.versions.buffers().commit(slot, (writer.id, time), left.clone());
-            state.in_buffers.push_back((time, slot));
+            state.searched.push(time, slot, &left);
         }
         state.leftovers.push_back((time, first, left));
         state.join_at(time - 1);
@@ -512,7 +519,7 @@ impl Transactions {
     /// Notes that a transaction has undone everything.
     pub fn end_writing(&self, id: u64) {
         let mut state = self.lock();
-        state.end_writing(id);
+        state.end_writing(id, None);
         state.end_private(&self.has_private, id);
         self.publish(&state);
     }
@@ -553,9 +560,10 @@ impl Transactions {
                     free.append(&mut state.unseen);
                     self.versions.settle(oldest.of_others);
                     let forgotten = state.forget_buffers(oldest.of_others, self.versions.buffers());
+                    let are_many_searched = state.searched.are_many(self.versions.spill().bytes);
                     drop(state);
                     self.waiting.end(snapshot.id);
-                    return Ended { oldest, is_last, free, pruned, forgotten };
+                    return Ended { oldest, is_last, free, pruned, forgotten, are_many_searched };
                 }
             }
         }
@@ -606,10 +614,7 @@ impl Transactions {
 
     /// The times of the open snapshots that are not covered, in ascending order, and the number of the last commit.
     pub fn snapshots_now(&self) -> (Vec<u64>, u64) {
-        let state = self.lock();
-        let mut times: Vec<u64> = state.others().map(|begun| begun.time).collect();
-        times.dedup();
-        (times, state.time)
+        self.lock().others_and_now()
     }
 
     /// Notes that the leftovers of this number are gone, and that the log says so.
@@ -686,6 +691,7 @@ impl Transactions {
         // Release: a reader that finds a leaf as a transaction left it, which latched the leaf after this, finds this
         // too. A reader that finds that a transaction has ended finds it committed.
         self.settled.store(state.settled().0, Ordering::Release);
+        self.versions.note_in_table(state.in_table.seen_from());
     }
 
     fn lock(&self) -> OrderedGuard<'_, State> {
@@ -698,7 +704,7 @@ impl State {
         self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
     }
 
-    /// Whether the undo buffer of a transaction of this number is searched: there are few, and have been for a while if
+    /// Whether the undo buffer of a transaction of this number is searched: few are open, and have been for a while if
     /// several threads would wait for the one that enters what is in the buffers.
     fn searches(&mut self, number: u64) -> bool {
         const SEVERAL: usize = if cfg!(test) { 2 } else { 5 };
@@ -709,14 +715,11 @@ impl State {
         is_few && number >= self.searching.from
     }
 
-    /// Whether undo buffers can be searched: so few transactions are open or have left something behind, and no snapshots
-    /// are about to be covered: at that moment all versions are in the table.
+    /// Whether undo buffers can be searched: so few transactions change something, and no snapshots are about to be covered:
+    /// at that moment all versions are in the table.
     fn is_few(&self) -> bool {
-        const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 20 };
-        const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 40 };
-        self.snapshots.len() <= SNAPSHOTS_MAX
-            && self.leftovers.len() <= LEFTOVERS_MAX
-            && self.covering == self.covered.id
+        const WRITERS_MAX: usize = if cfg!(test) { 4 } else { 32 };
+        self.writers.len() <= WRITERS_MAX && self.covering == self.covered.id
     }
 
     /// Gives up the slots of commits up to this one; their undo buffers are searched no more. If there are covered
@@ -725,15 +728,12 @@ impl State {
         let oldest = if planted(Bug::BufferForgottenEarly) { u64::MAX } else { oldest };
         let are_noted = self.covered_count() > 0;
         let mut to_be_noted = SmallVec::new();
-        while let Some((time, slot)) = self.in_buffers.front().copied()
-            && time <= oldest
-        {
+        while let Some((time, slot)) = self.searched.pop(oldest) {
             if are_noted {
                 to_be_noted.push((time, slot));
             } else {
                 buffers.forget(slot, time);
             }
-            self.in_buffers.pop_front();
         }
         to_be_noted
     }
@@ -761,7 +761,9 @@ impl State {
         }
     }
 
-    fn end_writing(&mut self, id: u64) {
+    /// Notes that a transaction has ended, whose changes have been undone or were committed at this time.
+    fn end_writing(&mut self, id: u64, committed: Option<u64>) {
+        self.in_table.end(id, committed);
         if let Some(index) = self.writers.iter().position(|(_, writer)| *writer == id) {
             self.writers.remove(index);
         }
@@ -785,6 +787,13 @@ impl State {
     /// The open snapshots that are not covered.
     fn others(&self) -> impl Iterator<Item = &Begun> {
         self.snapshots.range(self.covered_count()..)
+    }
+
+    /// The times of the open snapshots that are not covered, in ascending order, and the number of the last commit.
+    fn others_and_now(&self) -> (Vec<u64>, u64) {
+        let mut times: Vec<u64> = self.others().map(|begun| begun.time).collect();
+        times.dedup();
+        (times, self.time)
     }
 
     /// The open transactions, those first whose snapshots have been ended.

@@ -54,6 +54,9 @@ struct Place {
     open: Vec<Open>,
     /// Where the last change of a record was undone.
     undone: BTreeMap<u8, Lsn>,
+    /// Whether threads may do nothing for a while between the end of a transaction and what follows on it.
+    threads_are_late: bool,
+    late: Vec<Ended>,
 }
 
 /// The key of a record: short or long; the last ones differ only at their ends.
@@ -103,6 +106,8 @@ impl Place {
             last_commit,
             open: Vec::new(),
             undone: BTreeMap::new(),
+            threads_are_late: false,
+            late: Vec::new(),
         }
     }
 
@@ -219,8 +224,19 @@ impl Place {
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
-        let Ended { oldest, free, pruned, forgotten, .. } =
-            ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
+        let ended = ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
+        if self.threads_are_late && (self.end / 10).is_multiple_of(3) && !self.open.is_empty() {
+            // The thread does nothing for a while.
+            self.late.push(ended);
+            return 0;
+        }
+        let is_time = !self.threads_are_late || (self.end / 10).is_multiple_of(5) || self.open.is_empty();
+        let late = if is_time { std::mem::take(&mut self.late) } else { Vec::new() };
+        late.into_iter().chain([ended]).map(|ended| self.clean_up(ended)).sum()
+    }
+
+    /// Forgets what no snapshot needs any more; returns as `end` does.
+    fn clean_up(&self, Ended { oldest, free, pruned, forgotten, are_many_searched, .. }: Ended) -> usize {
         forgotten.iter().for_each(|(time, slot)| self.transactions.versions.forget_buffer(*slot, *time));
         let mut records = 0;
         for (_, left) in pruned.all.iter().chain(&free).filter(|(_, left)| left.is_entered()) {
@@ -231,6 +247,9 @@ impl Place {
             .unwrap();
         }
         free.iter().for_each(|(time, _)| self.transactions.cleaned_up(*time));
+        if are_many_searched {
+            self.transactions.enter_oldest();
+        }
         self.transactions.versions.prune_spilled(&oldest);
         records
     }
@@ -297,6 +316,7 @@ fn live(seed: u64, version_memory_bytes: u64) {
     {
         let mut random = StdRng::seed_from_u64(seed);
         let mut place = Place::new(version_memory_bytes);
+        place.threads_are_late = seed % 8 >= 4;
         for step in 0..400 {
             match random.random_range(0..10) {
                 0 if place.open.len() < 6 => place.begin(),
@@ -351,8 +371,8 @@ fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
     // Nothing is moved before that.
     place.end = 101;
     place.begin();
-    // This many commits make it old, and it is not alone.
-    for round in 0..3 {
+    // This many commits make it old, some of them are no longer in undo buffers, and it is not alone.
+    for round in 0..6 {
         place.begin();
         place.change(1, 3, Some(round));
         place.end(1, true);
@@ -370,8 +390,8 @@ fn one_that_is_about_to_be_covered_does_not_become_private() {
     // Nothing is moved before that.
     place.end = 101;
     place.begin();
-    // More records than are searched in undo buffers.
-    for round in 0..5 {
+    // More commits than undo buffers are searched of.
+    for round in 0..8 {
         place.begin();
         place.change(1, 3, Some(round));
         place.end(1, true);
@@ -514,7 +534,7 @@ fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
 fn nothing_is_left_of_two_that_roll_back_at_once() {
     let versions = Versions::new(spill(1 << 20), Arc::default());
     let claim = |writer: &Arc<Writer>| {
-        let target = versions.target((TREE, b"key"), Lsn(1));
+        let target = versions.target((TREE, b"key"), Lsn(1), 0);
         versions.claim(target, (writer, 0), None, true, Vec::new).unwrap().unwrap().0
     };
     let (first, second) = (Arc::new(Writer::new(1)), Arc::new(Writer::new(2)));

@@ -1,18 +1,24 @@
-//! The undo buffers of a few transactions, which others search in place.
+//! The undo buffers of recent transactions, which others search in place.
 //!
-//! While few transactions are open, others look for earlier versions in their undo buffers, which have them anyway, and
-//! nothing is entered in the [table](crate::versions) (Neumann, Mühlbauer, Kemper: *Fast Serializable Multi-Version
-//! Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs its thread no more than setting two bits of a
-//! filter, and what the thread writes stays in its processor's cache.
+//! While few transactions change something, others look for earlier versions in their undo buffers, which have them
+//! anyway, and nothing is entered in the [table](crate::versions) (Neumann, Mühlbauer, Kemper: *Fast Serializable
+//! Multi-Version Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs its thread no more than setting two
+//! bits of a filter, and what the thread writes stays in its processor's cache.
 //!
 //! Each of these transactions has a *slot*: a filter of the records that it has changed or claimed, and where these
-//! are. It stays after the commit until every snapshot sees the commit. A transaction that begins while many are open,
-//! or that changes much, is *entered* in the table with all others
+//! are. It stays after the commit until every snapshot sees the commit. A snapshot searches the slots of open
+//! transactions, and of the commits that it does not see. So what an old snapshot holds back costs only that one.
+//! Beyond some hundreds of commits the oldest are *entered* in the table
+//! ([`Versions::enter_oldest`](crate::versions::Versions::enter_oldest)). A transaction that begins while many are
+//! open, or that changes much, is entered with all others
 //! ([`Versions::enter_all`](crate::versions::Versions::enter_all)).
 //!
 //! # Order
 //! If a version of a record is in the table, or in the file, so are all older versions that a snapshot needs. So those
 //! in undo buffers are the newest. A search begins with the buffers: what is no longer there was entered before.
+
+mod mask;
+mod recent;
 
 use crate::{
     before::Before,
@@ -23,37 +29,40 @@ use crate::{
     write_set::WriteSet,
     writer::State,
 };
+use mask::Mask;
+use recent::{Recent, RecentCommits};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, Ordering, thread_number};
 
-/// How many transactions are searched at most, including committed ones that not every snapshot sees.
-const SLOTS: usize = u64::BITS as usize;
-/// How many slots a thread takes in turn, if they are free.
-const SLOTS_EACH: u64 = 4;
+/// How many transactions have slots at most, including committed ones that not every snapshot sees.
+const SLOTS: usize = if cfg!(test) { 128 } else { 1024 };
+/// Threads begin to look for free slots so far apart.
+const SLOTS_EACH: u64 = if cfg!(test) { 4 } else { 32 };
 
 /// The undo buffers that are searched.
 pub(crate) struct UndoBuffers {
     slots: Box<[Slot]>,
-    masks: Masks,
+    /// Slots that have a transaction.
+    used: Mask,
+    /// Slots whose transaction is not committed yet.
+    open: Mask,
+    /// Slots whose transaction has removed records.
+    removals: Mask,
+    recent: RecentCommits,
 }
 
 impl Default for UndoBuffers {
     fn default() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), masks: Masks::default() }
+        Self {
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            used: Mask::default(),
+            open: Mask::default(),
+            removals: Mask::default(),
+            recent: RecentCommits::default(),
+        }
     }
-}
-
-/// Bit masks of slots.
-// Every search for versions reads them; they change when a transaction comes or goes.
-#[repr(align(64))]
-#[derive(Default)]
-struct Masks {
-    /// Slots that have a transaction.
-    used: AtomicU64,
-    /// Slots whose transaction has removed records.
-    removals: AtomicU64,
 }
 
 #[derive(Default)]
@@ -149,18 +158,40 @@ impl UndoBuffers {
     /// Whether no slot is used.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.used() == 0
-    }
-
-    fn used(&self) -> u64 {
         // Acquire: pairs with `release`. A thread that finds a slot free finds what was entered before. The latch of a
         // leaf makes it visible that a slot is used.
-        self.masks.used.load(Ordering::Acquire)
+        self.used.is_empty(Ordering::Acquire)
     }
 
     /// The slots in a mask, with their numbers.
-    fn slots(&self, mask: u64) -> impl Iterator<Item = (usize, &Slot)> {
-        self.slots.iter().enumerate().filter(move |(number, _)| mask >> number & 1 == 1)
+    #[inline]
+    fn slots(&self, mask: &Mask) -> impl Iterator<Item = (usize, &Slot)> {
+        // Acquire: as in `is_empty`, and pairs with `commit`.
+        mask.numbers(Ordering::Acquire).filter_map(|number| Some((number, self.slots.get(number)?)))
+    }
+
+    /// Shows the slots of open transactions and of commits after the time `since`, perhaps others too, and perhaps one
+    /// several times.
+    #[inline]
+    fn for_each_since(&self, since: u64, mut show: impl FnMut(usize, &Slot)) {
+        // First the open ones: what is committed meanwhile is among the commits.
+        self.slots(&self.open).for_each(|(number, slot)| show(number, slot));
+        let mut time = since;
+        while let Some(next) = time.checked_add(1) {
+            time = next;
+            match self.recent.at(time) {
+                Recent::None => return,
+                Recent::Slot(number) => {
+                    if let Some(slot) = self.slots.get(number) {
+                        show(number, slot);
+                    }
+                }
+                Recent::WithoutSlot => {}
+                Recent::Unknown => {
+                    return self.slots(&self.used).for_each(|(number, slot)| show(number, slot));
+                }
+            }
+        }
     }
 
     /// Gives a transaction a slot, if one is free. Its write set is locked until it knows the slot.
@@ -168,15 +199,16 @@ impl UndoBuffers {
         // Threads begin at different slots: the lines of one are mostly in the cache of the processor that used it last.
         let first = (thread_number() * SLOTS_EACH % SLOTS as u64) as usize;
         loop {
-            let taken = self.used().rotate_right(first as u32).trailing_ones() as usize;
-            let number = (first + taken) % SLOTS;
-            let slot = self.slots.get(number).filter(|_| taken < SLOTS)?;
+            let number = self.used.first_clear(first)?;
+            let slot = self.slots.get(number)?;
             let mut contents = slot.lock();
             // Acquire: what the previous transaction had in the slot is gone.
-            if self.masks.used.fetch_or(1 << number, Ordering::AcqRel) >> number & 1 == 0 {
+            if !self.used.set(number, Ordering::AcqRel) {
                 // Not cleared when it was freed: that thread would fetch the lines from the one that filled them.
                 slot.filter.clear();
                 *contents = Contents::Open(writes.clone());
+                // Relaxed: the latch of a leaf makes it visible.
+                self.open.set(number, Ordering::Relaxed);
                 return Some(number);
             }
         }
@@ -192,20 +224,27 @@ impl UndoBuffers {
         }
         if is_removal {
             // Relaxed: as in the filter.
-            self.masks.removals.fetch_or(1 << number, Ordering::Relaxed);
+            self.removals.set(number, Ordering::Relaxed);
         }
     }
 
-    /// Notes that transaction `id` of a slot was committed at `time`, and left `left` behind. Its write set is locked.
-    pub fn commit(&self, number: usize, (id, time): (u64, u64), left: Arc<Leftovers>) {
-        if let Some(slot) = self.slots.get(number) {
-            *slot.lock() = Contents::Committed { id, time, left };
+    /// Notes that transaction `id` was committed at `time`, and left `left` behind. The transactions are locked, so
+    /// commits are noted in order. If the transaction has a slot, its write set is locked, too.
+    pub fn commit(&self, (id, time): (u64, u64), left: &Arc<Leftovers>) {
+        let with_slot = left.slot.and_then(|number| Some((number, self.slots.get(number)?)));
+        if let Some((_, slot)) = with_slot {
+            *slot.lock() = Contents::Committed { id, time, left: left.clone() };
+        }
+        self.recent.note(time, with_slot.map(|(number, _)| number));
+        if let Some((number, _)) = with_slot {
+            // Release: a thread that finds it no longer open finds the commit.
+            self.open.clear(number, Ordering::Release);
         }
     }
 
     /// The write sets of the open transactions.
     pub fn open(&self) -> SmallVec<[Arc<WriteSet>; 4]> {
-        let contents = self.slots(self.used()).map(|(_, slot)| slot.lock());
+        let contents = self.slots(&self.open).map(|(_, slot)| slot.lock());
         let open = |contents: OrderedGuard<'_, Contents>| match &*contents {
             Contents::Open(writes) => Some(writes.clone()),
             _ => None,
@@ -216,8 +255,8 @@ impl UndoBuffers {
     /// Enters all transactions that were committed up to the time `now`, in commit order, and frees their slots.
     /// `enter` is given the number of each, the time of its commit, and what it has left behind.
     pub fn enter_committed(&self, now: u64, mut enter: impl FnMut(u64, u64, &Leftovers)) {
-        let mut committed: SmallVec<[(u64, usize); SLOTS]> = SmallVec::new();
-        for (number, slot) in self.slots(self.used()) {
+        let mut committed = Vec::new();
+        for (number, slot) in self.slots(&self.used) {
             if let Contents::Committed { time, .. } = &*slot.lock()
                 && *time <= now
             {
@@ -252,7 +291,10 @@ impl UndoBuffers {
     /// Frees the slot of an open transaction that has been entered in the table. Its write set is locked.
     pub fn leave(&self, number: usize) {
         if let Some(slot) = self.slots.get(number) {
-            self.release(number, &mut slot.lock());
+            let mut contents = slot.lock();
+            // Release: a thread that does not find it here finds what was entered.
+            self.open.clear(number, Ordering::Release);
+            self.release(number, &mut contents);
         }
     }
 
@@ -260,19 +302,23 @@ impl UndoBuffers {
     fn release(&self, number: usize, contents: &mut Contents) {
         *contents = Contents::Free;
         // Release: pairs with `has_removals`. The table has the removed keys.
-        self.masks.removals.fetch_and(!(1 << number), Ordering::Release);
-        // Release: pairs with `used`. Acquire: the clearing above happens before the next transaction takes the slot.
-        self.masks.used.fetch_and(!(1 << number), Ordering::AcqRel);
+        self.removals.clear(number, Ordering::Release);
+        // Release: pairs with `is_empty`. Acquire: the clearing above happens before the next transaction takes the slot.
+        self.used.clear(number, Ordering::AcqRel);
     }
 
     /// Shows the versions of a record, at most one of each transaction: the writer, its state, and the before-image.
+    /// Those of commits up to the time `since` may be left out; one may be shown several times.
     #[inline]
-    pub fn search(&self, record: (PageId, &[u8]), hash: u64, mut show: impl FnMut(u64, State, &Before)) {
-        let mut used = self.used();
-        while used != 0 {
-            let number = used.trailing_zeros() as usize;
-            used &= used - 1;
-            if let Some(slot) = self.slots.get(number).filter(|slot| slot.filter.may_have(hash)) {
+    pub fn search(
+        &self,
+        record: (PageId, &[u8]),
+        hash: u64,
+        since: u64,
+        mut show: impl FnMut(u64, State, &Before),
+    ) {
+        self.for_each_since(since, |number, slot| {
+            if slot.filter.may_have(hash) {
                 slot.show(number, |undone| {
                     let mut versions = undone.records();
                     if let Some(before) = versions.find(|before| before.is_of(record, hash)) {
@@ -280,24 +326,34 @@ impl UndoBuffers {
                     }
                 });
             }
-        }
+        });
     }
 
-    /// Shows the keys of removed records of a tree.
-    pub fn for_each_removed(&self, tree: PageId, mut show: impl FnMut(&[u8])) {
-        for (number, slot) in self.slots(self.masks.removals.load(Ordering::Acquire)) {
-            slot.show(number, |undone| {
-                let removed =
-                    undone.changed.iter().filter(|undo| undo.is_removal && undo.before.tree == tree);
-                removed.for_each(|undo| show(undo.before.key()));
-            });
-        }
+    /// Shows the keys of removed records of a tree. Those that were removed by commits up to the time `since` may be left
+    /// out.
+    pub fn for_each_removed(&self, tree: PageId, since: u64, mut show: impl FnMut(&[u8])) {
+        self.for_each_since(since, |number, slot| {
+            if self.removals.has(number, Ordering::Acquire) {
+                slot.show(number, |undone| {
+                    let removed =
+                        undone.changed.iter().filter(|undo| undo.is_removal && undo.before.tree == tree);
+                    removed.for_each(|undo| show(undo.before.key()));
+                });
+            }
+        });
     }
 
-    /// Whether a transaction with a slot has removed records.
-    pub fn has_removals(&self) -> bool {
+    /// Whether a transaction with a slot has removed records, which is open or was committed after the time `since`.
+    pub fn has_removals(&self, since: u64) -> bool {
         // Acquire: the slots are at least as new.
-        self.masks.removals.load(Ordering::Acquire) != 0
+        if self.removals.is_empty(Ordering::Acquire) {
+            return false;
+        }
+        let mut has_removals = false;
+        self.for_each_since(since, |number, _| {
+            has_removals |= self.removals.has(number, Ordering::Acquire);
+        });
+        has_removals
     }
 }
 

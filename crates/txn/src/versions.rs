@@ -24,6 +24,7 @@ mod entering;
 mod moving;
 mod searching;
 
+pub(crate) use claiming::OPEN_ONLY;
 pub(crate) use searching::Target;
 
 use crate::{
@@ -81,7 +82,9 @@ pub(crate) struct Versions {
     /// Locked by the thread that enters them in the table.
     entering: OrderedMutex<(), { rank::ENTERING }>,
     /// Whether the table may have versions.
-    is_used: Apart<AtomicBool>,
+    is_used: AtomicBool,
+    /// Snapshots of this time or a later one see everything that is in the table.
+    in_table: Apart<AtomicU64>,
 }
 
 /// Where versions and undo go for which memory has no room.
@@ -120,7 +123,8 @@ impl Versions {
             seen_by_all: Apart(AtomicU64::new(0)),
             buffers: UndoBuffers::default(),
             entering: OrderedMutex::default(),
-            is_used: Apart(AtomicBool::new(false)),
+            is_used: AtomicBool::new(false),
+            in_table: Apart(AtomicU64::new(0)),
         }
     }
 
@@ -129,20 +133,30 @@ impl Versions {
         &self.buffers
     }
 
-    /// Whether versions may exist outside undo buffers. Called after the buffers have been searched.
+    /// Whether versions that a snapshot of this time needs may exist outside undo buffers. Called after the buffers have
+    /// been searched.
     #[inline]
-    fn has_others(&self) -> bool {
-        // Acquire: what is no longer in a buffer was entered before.
-        self.is_used.0.load(Ordering::Acquire) || !self.generations.is_empty()
+    fn has_others(&self, time: u64) -> bool {
+        // Acquire: pairs with `note_in_table`. What is no longer in a buffer was entered before.
+        self.in_table.0.load(Ordering::Acquire) > time || !self.generations.is_empty()
+    }
+
+    /// From now on snapshots of this time or a later one see everything that is in the table. Called before anything is
+    /// entered that earlier ones do not see, with the transactions locked.
+    pub fn note_in_table(&self, seen_from: u64) {
+        // Relaxed: the lock orders it after other stores. Most do not change it, and leave other threads the line.
+        if self.in_table.0.load(Ordering::Relaxed) != seen_from {
+            // Release: pairs with `has_others`.
+            self.in_table.0.store(seen_from, Ordering::Release);
+        }
     }
 
     /// Notes that a chain has been added to a shard, which is locked.
     #[inline]
     fn note_used(&self) {
         // Relaxed: it is cleared while all shards are locked. A thread that finds it set leaves others the line.
-        if !self.is_used.0.load(Ordering::Relaxed) {
-            // Release: pairs with `has_others`.
-            self.is_used.0.store(true, Ordering::Release);
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
@@ -194,7 +208,7 @@ impl Versions {
     pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Seen, PoolError> {
         let hash = hash_of(tree, key);
         let in_buffers = self.seen_in_buffers((tree, key), hash, sight);
-        if !self.has_others() {
+        if !self.has_others(sight.time) {
             return Ok(in_buffers);
         }
         let shard = self.lock(hash);
@@ -356,7 +370,7 @@ impl Versions {
 
     /// Whether scans by a snapshot must look for records that are no longer in a leaf.
     pub fn has_removed(&self, sight: Sight) -> bool {
-        self.buffers.has_removals()
+        self.buffers.has_removals(sight.time)
             || self.any_removed()
             || self.generations.has_removed(sight)
             || self.generations.covers(sight.own)
@@ -380,7 +394,7 @@ impl Versions {
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
         // Undo buffers before memory, memory before the file: what the first forgets was in the next before.
         let mut keys = Vec::new();
-        self.buffers.for_each_removed(tree, |key| {
+        self.buffers.for_each_removed(tree, sight.time, |key| {
             if (lower, upper).contains(key) {
                 keys.push(Box::from(key));
             }

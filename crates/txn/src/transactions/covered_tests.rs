@@ -9,7 +9,7 @@ use crate::{
     write_set::{State, WriteSet},
 };
 use std::{panic::Location, sync::Arc};
-use vellum_access::{BlobReference, Intent, ValueImage, node::ValueKind};
+use vellum_access::{BlobReference, Intent, Seen, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
 use vellum_vm::SimulatedDisk;
 
@@ -17,7 +17,12 @@ const TREE: PageId = PageId(9);
 
 /// Transactions for whose versions memory has no room.
 fn transactions() -> Transactions {
-    let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0);
+    with_room_for(0)
+}
+
+/// Transactions whose versions may take this many bytes in memory.
+fn with_room_for(bytes: u64) -> Transactions {
+    let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), bytes);
     let places = Places::Clock(Arc::default());
     Transactions::new(1, SnapshotLimit::default(), spill, Default::default(), places)
 }
@@ -258,4 +263,36 @@ fn a_covered_transaction_finds_what_was_changed_although_no_undo_buffer_has_it_a
     assert!(transactions.versions.buffers().is_empty());
     assert_eq!(transactions.versions.length(TREE, &key(7)), 0);
     change(&transactions, (&writes, &covered), 8).unwrap();
+}
+
+#[test]
+fn a_commit_that_is_about_to_be_forgotten_is_not_entered_after_later_ones() {
+    let transactions = with_room_for(8000);
+    let covered = begin(&transactions, false);
+    let mut number = 1_000_000;
+    while !transactions.versions.generations().covers(covered.id) {
+        number += 1;
+        let snapshot = begin(&transactions, false);
+        transactions.prune(&commit(&transactions, &snapshot, None, [number]).unwrap());
+        transactions.make_room(|| Lsn(400)).unwrap();
+    }
+    let commit = |record| commit(&transactions, &begin(&transactions, false), None, [record]).unwrap();
+    // After the cover the table is used for a while.
+    (100..104).for_each(|record| transactions.prune(&commit(record)));
+    let former = begin(&transactions, false);
+    transactions.prune(&commit(7));
+    // Nobody needs the version now; the thread does nothing for a while before it forgets it.
+    let ended = transactions.end(&former);
+    assert_eq!(ended.forgotten.len(), 1, "it was searched");
+    let snapshot = begin(&transactions, false);
+    // The first of these is entered.
+    (7..12).for_each(|record| transactions.prune(&commit(record)));
+    assert_eq!(transactions.versions.length(TREE, &key(7)), 1);
+    transactions.enter_all();
+    assert_eq!(transactions.versions.length(TREE, &key(7)), 1);
+    let seen = transactions.versions.seen(TREE, &key(7), snapshot.sight()).unwrap();
+    assert_eq!(seen, Seen::Absent, "as before the later change");
+    transactions.prune(&ended);
+    let writes = begin_writing(&transactions, &covered);
+    assert_eq!(change(&transactions, (&writes, &covered), 7), Err(Refusal::Later));
 }

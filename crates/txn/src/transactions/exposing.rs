@@ -16,7 +16,15 @@ use vellum_pool::PoolError;
 impl Transactions {
     /// Enters in the table of versions what others search in undo buffers.
     pub(super) fn enter_buffers(&self) {
-        self.versions.enter_all(|| self.snapshots_now());
+        self.versions.enter_all(|open| {
+            let mut state = self.lock();
+            // Those that have ended meanwhile will not be entered.
+            let State { writers, in_table, time, .. } = &mut *state;
+            writers.iter().filter(|(_, id)| open.contains(id)).for_each(|(_, id)| in_table.add(*id));
+            in_table.enter(*time);
+            self.versions.note_in_table(in_table.seen_from());
+            state.others_and_now()
+        });
     }
 
     /// Enters in the table all versions that are not there yet. This thread holds the lock of none of their write sets.
@@ -40,8 +48,8 @@ impl Transactions {
         let is_removal = intent == Intent::Remove;
         let is_settled = self.is_settled(leaf, snapshot);
         // Before this write set is locked: other threads search it while they hold the lock of theirs.
-        let looked_up =
-            (!is_settled && !versions.buffers().is_empty()).then(|| versions.target(record, leaf));
+        let looked_up = (!is_settled && !versions.buffers().is_empty())
+            .then(|| versions.target(record, leaf, snapshot.time));
         // If there were no buffers, none has a version of the record now: only this thread can claim it.
         let mut state = writes.lock();
         if matches!(state.exposure, Exposure::Searched(_)) && state.is_large(versions.spill().bytes_each()) {
@@ -143,6 +151,9 @@ impl Transactions {
     pub(super) fn lock_published(&self) -> OrderedGuard<'_, State> {
         let mut state = self.lock();
         while let Some(writes) = state.private.clone() {
+            // It may be entered, if no slot is free.
+            state.in_table.add(writes.id());
+            self.versions.note_in_table(state.in_table.seen_from());
             drop(state);
             self.versions.publish(&writes);
             state = self.lock();

@@ -17,12 +17,15 @@ use vellum_base::Lsn;
 
 impl Transactions {
     /// Forgets the versions that no snapshot needs any more.
-    pub fn prune(&self, Ended { oldest, free, pruned, forgotten, .. }: &Ended) {
+    pub fn prune(&self, Ended { oldest, free, pruned, forgotten, are_many_searched, .. }: &Ended) {
         forgotten.iter().for_each(|(time, slot)| self.versions.forget_buffer(*slot, *time));
         for (_, left) in pruned.all.iter().chain(free) {
             self.versions.prune_all(left, oldest.of_others);
         }
         self.condense(pruned);
+        if *are_many_searched {
+            self.enter_oldest();
+        }
     }
 
     /// Condenses the keys of pruned leftovers that have stayed, if these are still there.

@@ -1,18 +1,19 @@
 //! Threads that work side by side.
 
-use super::Transactions;
+use super::{Snapshot, Transactions};
 use crate::{
     places::Places,
     settings::SnapshotLimit,
     versions::Spill,
     write_set::{State, WriteSet},
+    writer::Sight,
 };
 use std::{
     panic::Location,
     sync::Arc,
     task::{Context, Waker},
 };
-use vellum_access::Intent;
+use vellum_access::{Intent, Seen, ValueImage, node::ValueKind};
 use vellum_base::primitive::{Mutex, thread};
 use vellum_base::{Lsn, PageId};
 
@@ -145,4 +146,121 @@ fn all_that_wait_for_another_are_called() {
 fn all_that_wait_for_another_are_called_however_threads_meet() {
     shuttle::check_random(wait_for_another, 3000);
     shuttle::check_pct(wait_for_another, 3000, 3);
+}
+
+/// What a leaf holds under one key, and the values that were committed there, each with the time of its commit.
+#[derive(Default)]
+struct Record {
+    leaf: Mutex<u64>,
+    committed: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Record {
+    /// What a snapshot of this time is to see.
+    fn at(&self, time: u64) -> u64 {
+        let committed = self.committed.lock().unwrap();
+        committed.iter().filter(|(of, _)| *of <= time).max().map_or(0, |(_, value)| *value)
+    }
+
+    /// Checks what a snapshot sees.
+    fn look(&self, transactions: &Transactions, sight: Sight) {
+        let leaf = self.leaf.lock().unwrap();
+        let seen = match transactions.versions.seen(TREE, b"key", sight).unwrap() {
+            Seen::Value(bytes) => u64::from_le_bytes(bytes[..].try_into().unwrap()),
+            Seen::Leaf => *leaf,
+            seen => panic!("{seen:?}"),
+        };
+        assert_eq!(seen, self.at(sight.time), "{sight:?}");
+    }
+
+    /// A transaction looks twice, and may change the record to a value.
+    fn visit(&self, transactions: &Transactions, value: Option<u64>) {
+        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
+        self.look(transactions, snapshot.sight());
+        let writes = Arc::new(WriteSet::new(snapshot.id));
+        let changed = value.and_then(|value| self.change(transactions, (&writes, &snapshot), value));
+        let ended = match changed {
+            Some(value) => {
+                let mut state = writes.lock();
+                let left = state.leave();
+                let by = (&**writes.writer(), &snapshot);
+                let note = |time| {
+                    self.committed.lock().unwrap().push((time, value));
+                    Lsn(300)
+                };
+                let committed = transactions.commit(by, (Lsn(100), left), None, note);
+                *state = State::default();
+                drop(state);
+                committed.unwrap_or_else(|refused| panic!("{:?}", refused.0)).1
+            }
+            None => {
+                self.look(transactions, snapshot.sight());
+                transactions.roll_back(&writes);
+                transactions.end_writing(snapshot.id);
+                transactions.end(&snapshot)
+            }
+        };
+        transactions.prune(&ended);
+        ended.free.into_iter().for_each(|(_, left)| left.go_home());
+    }
+
+    /// Changes the record, if no other transaction was faster.
+    fn change(
+        &self,
+        transactions: &Transactions,
+        by: (&Arc<WriteSet>, &Snapshot),
+        value: u64,
+    ) -> Option<u64> {
+        let (writes, snapshot) = by;
+        let mut state = writes.lock();
+        let (number, exposure) = transactions.begin_writing(writes, || Lsn(100));
+        (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+        drop(state);
+        let mut leaf = self.leaf.lock().unwrap();
+        let bytes = leaf.to_le_bytes();
+        let held = Some(ValueImage { kind: ValueKind::Inline, bytes: &bytes });
+        let target = (TREE, &b"key"[..], Lsn(200));
+        let claimed = transactions.claim((writes, snapshot), target, held, Intent::SameLength).unwrap();
+        claimed.ok()?.note_change(Lsn(200), Lsn(210));
+        assert_eq!(*leaf, self.at(snapshot.time), "no other has changed it since the snapshot");
+        *leaf = value;
+        Some(value)
+    }
+}
+
+/// Threads that change one record, and one that only looks.
+fn look_together(rounds: u64) {
+    let (transactions, record) = (transactions(), Arc::new(Record::default()));
+    let spawn = |thread: u64| {
+        let (transactions, record) = (transactions.clone(), record.clone());
+        thread::spawn(move || {
+            for round in 1..=rounds {
+                record.visit(&transactions, (thread > 0).then_some(round * 4 + thread));
+            }
+        })
+    };
+    let threads: Vec<_> = (0..3).map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let history = transactions.history(Lsn(0));
+    assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn each_sees_its_moment() {
+    look_together(20_000);
+}
+
+#[cfg(shuttle)]
+#[test]
+fn each_sees_its_moment_however_threads_meet() {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+    fn check(scheduler: impl Scheduler + 'static, rounds: u64) {
+        let mut config = shuttle::Config::new();
+        // As above.
+        config.stack_size = 1 << 20;
+        shuttle::Runner::new(scheduler, config).run(move || look_together(rounds));
+    }
+    check(RandomScheduler::new(5000), 4);
+    check(PctScheduler::new(3, 5000), 5);
 }

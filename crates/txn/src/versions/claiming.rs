@@ -22,6 +22,9 @@ pub(super) struct Appended {
     pub is_long: bool,
 }
 
+/// The time of a snapshot to which no commit matters, only open transactions.
+pub(crate) const OPEN_ONLY: u64 = u64::MAX;
+
 impl Versions {
     /// Notes that a writer is about to change a record. Its leaf is latched and holds `value`. Returns the record as it
     /// is kept, and whether this is the writer's first change of it. `snapshots` gives the times of the open snapshots
@@ -147,7 +150,7 @@ impl Versions {
         if let Some((writer, state)) = newest {
             return Ok(refuse_unseen(sight, (writer, state)));
         }
-        if !self.has_others() {
+        if !self.has_others(sight.time) {
             return Ok(Ok(()));
         }
         let shard = self.lock(hash);
@@ -170,7 +173,7 @@ impl Versions {
     /// The open transaction that keeps others from changing a record, as far as memory knows.
     pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
         let hash = hash_of(tree, key);
-        let newest = self.newest_in_buffers((tree, key), hash);
+        let newest = self.newest_in_buffers((tree, key), hash, OPEN_ONLY);
         let last = newest.or_else(|| self.lock(hash).find((tree, key), hash).and_then(Chain::last))?;
         (last.1 == State::Open).then_some(last.0)
     }

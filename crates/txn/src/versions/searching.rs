@@ -15,7 +15,8 @@ pub(crate) struct Target<'k> {
     pub hash: u64,
     /// The LSN of its leaf.
     pub leaf: Lsn,
-    /// Its newest version in undo buffers: the writer, and the writer's state.
+    /// Its newest version in undo buffers, if it is not among the commits that matter to nobody: the writer, and the
+    /// writer's state.
     pub(super) newest: Option<(u64, State)>,
 }
 
@@ -27,16 +28,23 @@ impl<'k> Target<'k> {
 }
 
 impl Versions {
-    /// A record to be claimed or checked; its leaf has the LSN `leaf`. None of the searched write sets is locked.
-    pub fn target<'k>(&self, record: (PageId, &'k [u8]), leaf: Lsn) -> Target<'k> {
+    /// A record to be claimed or checked; its leaf has the LSN `leaf`. Commits up to the time `since` matter to nobody.
+    /// None of the searched write sets is locked.
+    pub fn target<'k>(&self, record: (PageId, &'k [u8]), leaf: Lsn, since: u64) -> Target<'k> {
         let target = Target::without_buffers(record, leaf);
-        Target { newest: self.newest_in_buffers(record, target.hash), ..target }
+        Target { newest: self.newest_in_buffers(record, target.hash, since), ..target }
     }
 
-    /// The newest version of a record in an undo buffer: the writer, and the writer's state.
-    pub(super) fn newest_in_buffers(&self, record: (PageId, &[u8]), hash: u64) -> Option<(u64, State)> {
+    /// The newest version of a record in an undo buffer: the writer, and the writer's state. Commits up to the time
+    /// `since` may be left out.
+    pub(super) fn newest_in_buffers(
+        &self,
+        record: (PageId, &[u8]),
+        hash: u64,
+        since: u64,
+    ) -> Option<(u64, State)> {
         let mut newest = None;
-        self.buffers.search(record, hash, |writer, state, _| {
+        self.buffers.search(record, hash, since, |writer, state, _| {
             let is_newer = match (newest, state) {
                 (None, _) => true,
                 (Some((_, State::Committed(former))), State::Committed(time)) => former < time,
@@ -52,7 +60,7 @@ impl Versions {
     /// What is seen of a record given its versions in undo buffers, if all older versions are seen.
     pub(super) fn seen_in_buffers(&self, record: (PageId, &[u8]), hash: u64, sight: Sight) -> Seen {
         let mut oldest: Option<(u64, Seen)> = None;
-        self.buffers.search(record, hash, |writer, state, before| {
+        self.buffers.search(record, hash, sight.time, |writer, state, before| {
             let time = match state {
                 State::RolledBack(_) => return,
                 state if sight.sees(writer, state) => return,
