@@ -1,7 +1,7 @@
 //! The versions of one record.
 
 use crate::{
-    before::Before,
+    before::{Before, BeforeImage},
     writer::{State, Writer},
 };
 use smallvec::SmallVec;
@@ -45,7 +45,7 @@ impl Chain {
         self.first().is_some_and(|first| first.is_of(record, hash))
     }
 
-    pub fn is_same(&self, record: &Before) -> bool {
+    pub fn is_same(&self, record: BeforeImage<'_>) -> bool {
         self.first().is_some_and(|first| first.is_same(record))
     }
 
@@ -103,7 +103,7 @@ impl Chain {
             }
             let older = self.versions.remove(index - 1);
             if let Some(newer) = self.versions.get_mut(index - 1) {
-                std::mem::replace(&mut newer.before, older.before).give_up();
+                newer.before = older.before;
             }
         }
         self.cut_at = self.twice();
@@ -114,6 +114,6 @@ impl Chain {
 pub(crate) fn drop_dead(versions: &mut SmallVec<[Version; 1]>, oldest: u64) {
     let seen_by_all = |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
     if let Some(last) = versions.iter().rposition(seen_by_all) {
-        versions.drain(..=last).for_each(|version| version.before.give_up());
+        versions.drain(..=last);
     }
 }

@@ -5,7 +5,7 @@
 //! it has looked up, and ranges that contain them, against which the ranges are tested that it has read. That may match
 //! a key that was not changed, but never misses one that was: the transaction is then refused in vain.
 
-use crate::before::{Before, hash_of};
+use crate::before::{Before, BeforeImage, hash_of};
 use crate::reads::{Bits, Ranges, ReadRange, ReadSet};
 use vellum_base::PageId;
 
@@ -28,7 +28,7 @@ impl Default for Coarse {
 }
 
 impl Coarse {
-    pub fn add(&mut self, record: &Before) {
+    pub fn add(&mut self, record: BeforeImage<'_>) {
         self.hashes.set(record.hash());
         self.ranges.add(ReadRange::of_key(record.tree, record.key()));
     }
@@ -72,7 +72,7 @@ mod tests {
     /// What was changed: every tenth number.
     fn coarse(numbers: std::ops::Range<u32>) -> Coarse {
         let mut coarse = Coarse::default();
-        numbers.for_each(|number| coarse.add(&Before::of((TREE, &key(number * 10)), None)));
+        numbers.for_each(|number| coarse.add(BeforeImage::new((TREE, &key(number * 10)), 0, None)));
         coarse
     }
 

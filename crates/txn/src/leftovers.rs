@@ -1,61 +1,51 @@
 //! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it.
 
-use crate::before::Before;
+use crate::before::{Before, BeforeImage};
 use crate::coarse::{Coarse, KEYS_MAX};
 use crate::depot::{Depot, Kept};
 use crate::exposure::Exposure;
 use crate::home::{Home, Own};
 use crate::reads::ReadSet;
+use crate::undo_buffer::UndoBuffer;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 use std::{cell::RefCell, sync::Arc};
 use vellum_access::BlobReference;
-use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, Ordering};
 use vellum_pool::PoolError;
 
 /// Leftovers, each with a number.
 pub(crate) type Left = SmallVec<[(u64, Arc<Leftovers>); 2]>;
 
-/// A change that may have to be undone.
-pub(crate) struct Undo {
-    pub before: Before,
-    pub lsn: Lsn,
-    /// Whether the record need not be noted as touched once this has been undone.
-    pub is_touched: bool,
-    /// Whether the change has removed the record.
-    pub is_removal: bool,
-    /// How many pages the file keeps for undoing it.
-    pub pages: u8,
-}
-
-/// Longer lists are not kept.
+/// Undo buffers with more room are not kept: for so many changes, or so many bytes of keys and values.
 const CHANGES_MAX: usize = 256;
-/// A batch has this many lists: a thread keeps up to two batches, and the depot `BATCHES_MAX`.
-const LISTS: usize = 8;
+const BYTES_MAX: usize = 32 << 10;
+/// A batch has this many undo buffers: a thread keeps up to two batches, and the depot `BATCHES_MAX`.
+const BUFFERS: usize = 8;
 const BATCHES_MAX: usize = 16;
 
 thread_local! {
-    /// What the thread keeps, as in [`spare`](crate::spare).
-    static KEPT: RefCell<Kept<Vec<Undo>>> = const { RefCell::new(Kept::new()) };
+    /// What the thread keeps for its next transactions.
+    static KEPT: RefCell<Kept<UndoBuffer>> = const { RefCell::new(Kept::new()) };
 }
 
-static DEPOT: Depot<Vec<Undo>> = Depot::new(BATCHES_MAX);
+static DEPOT: Depot<UndoBuffer> = Depot::new(BATCHES_MAX);
 
-/// An empty list with room for `few` changes or more.
-pub(crate) fn list(few: usize) -> Vec<Undo> {
+/// An empty undo buffer with room for `few` changes or more.
+pub(crate) fn undo_buffer(few: usize) -> UndoBuffer {
     take_back(give_up);
     // Fails if the thread is about to end.
     let kept = KEPT.try_with(|kept| kept.borrow_mut().take(&DEPOT));
-    kept.ok().flatten().unwrap_or_else(|| Vec::with_capacity(few))
+    kept.ok().flatten().unwrap_or_else(|| UndoBuffer::with_room_for(few))
 }
 
-/// Gives up a list of changes, and the before-images in it.
-pub(crate) fn give_up_list(mut list: Vec<Undo>) {
-    list.drain(..).for_each(|undo| undo.before.give_up());
-    if (1..=CHANGES_MAX).contains(&list.capacity()) {
-        let _ = KEPT.try_with(|kept| kept.borrow_mut().keep(list, &DEPOT, LISTS));
+/// Gives up an undo buffer, whose memory is kept for others unless that is much.
+fn give_up_buffer(mut buffer: UndoBuffer) {
+    let (changes, bytes) = buffer.room();
+    if (1..=CHANGES_MAX).contains(&changes) && bytes <= BYTES_MAX {
+        buffer.clear();
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().keep(buffer, &DEPOT, BUFFERS));
     }
 }
 
@@ -89,7 +79,7 @@ fn take_back(give_up: impl Fn(Arc<Leftovers>)) {
 /// Gives up what a transaction has left behind, if no other thread still looks at it.
 pub(crate) fn give_up(left: Arc<Leftovers>) {
     if let Some(left) = Arc::into_inner(left) {
-        give_up_list(left.changed);
+        give_up_buffer(left.changed);
     }
 }
 
@@ -102,7 +92,7 @@ pub(crate) struct Large {
 
 impl Large {
     /// The large value of a before-image, if it has one.
-    pub fn of(before: &Before) -> Option<Self> {
+    pub fn of(before: BeforeImage<'_>) -> Option<Self> {
         let reference = before.large()?;
         Some(Self { record: before.without_value(), reference })
     }
@@ -117,7 +107,7 @@ impl Large {
 #[derive(Default)]
 pub(crate) struct Leftovers {
     /// What it has changed.
-    pub changed: Vec<Undo>,
+    pub changed: UndoBuffer,
     /// How many bytes of keys and old values these changes have, including large values.
     pub bytes: u64,
     /// Where leftovers go back to: the thread that committed the transaction.
@@ -163,12 +153,12 @@ impl Rest {
     /// Keeps the records that were joined coarsely.
     fn make_coarse(&mut self) {
         let coarse = self.coarse.get_or_insert_default();
-        self.joined.drain().for_each(|record| coarse.add(&record));
+        self.joined.drain().for_each(|record| coarse.add(record.image()));
         self.joined = HashTable::new();
     }
 }
 
-/// Adds to records, without their values, those of others and new ones.
+/// Adds to records, which have no values, those of others and new ones.
 fn join_records(
     records: &mut HashTable<Before>,
     mut others: HashTable<Before>,
@@ -177,18 +167,13 @@ fn join_records(
     if records.len() < others.len() {
         std::mem::swap(records, &mut others);
     }
-    let without_values = new.map(|record| {
-        let without_value = record.without_value();
-        record.give_up();
-        without_value
-    });
-    for record in others.drain().chain(without_values) {
-        records.entry(record.hash(), |one| one.is_same(&record), Before::hash).or_insert(record);
+    for record in others.drain().chain(new) {
+        records.entry(record.hash(), |one| one.is_same(record.image()), Before::hash).or_insert(record);
     }
 }
 
 /// What a transaction has changed, what it has only claimed, and what it has moved to a file.
-pub(crate) type Taken = (Vec<Undo>, Vec<Before>, Option<UndoList>);
+pub(crate) type Taken = (UndoBuffer, Vec<Before>, Option<UndoList>);
 
 impl Leftovers {
     /// Finds a changed record that a transaction with these reads has read.
@@ -196,7 +181,7 @@ impl Leftovers {
         let mut found = None;
         self.for_each_changed(|record| {
             if reads.has(record.tree, record.key()) {
-                found = Some(record.clone());
+                found = Some(record.without_value());
             }
             found.is_none().then_some(())
         })?;
@@ -233,7 +218,7 @@ impl Leftovers {
 
     /// About how much memory its changes take.
     pub fn memory_bytes(&self) -> u64 {
-        self.bytes + (self.changed.len() * size_of::<Undo>()) as u64
+        self.bytes + (self.changed.len() * UndoBuffer::CHANGE_BYTES) as u64
     }
 
     /// The records that it has claimed and not changed.
@@ -282,7 +267,9 @@ impl Leftovers {
         self.for_each_changed(|record| {
             match &mut rest.coarse {
                 Some(coarse) => coarse.add(record),
-                None => join_records(&mut rest.joined, HashTable::new(), [record.hashed()].into_iter()),
+                None => {
+                    join_records(&mut rest.joined, HashTable::new(), [record.without_value()].into_iter())
+                }
             }
             if rest.joined.len() > KEYS_MAX {
                 rest.make_coarse();
@@ -308,7 +295,7 @@ impl Leftovers {
     /// large transaction, or of several that were joined. Of a small one, only removed records, whose keys cost scans
     /// as long as they are there, and those that may have been removed. The others go when their shard is
     /// [swept](crate::shard).
-    pub fn for_each_to_prune(&self, mut show: impl FnMut(&Before)) -> Result<(), PoolError> {
+    pub fn for_each_to_prune(&self, mut show: impl FnMut(BeforeImage<'_>)) -> Result<(), PoolError> {
         /// No more changes than this are few.
         const FEW: usize = if cfg!(test) { 4 } else { 256 };
         let is_small =
@@ -316,9 +303,9 @@ impl Leftovers {
         if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(is_small) {
             if self.has_removals {
                 let removed = self.changed.iter().filter(|undo| undo.is_removal);
-                removed.for_each(|undo| show(&undo.before));
+                removed.for_each(|undo| show(undo.before));
             }
-            self.rest.iter().flat_map(|rest| &rest.touched).for_each(show);
+            self.rest.iter().flat_map(|rest| &rest.touched).for_each(|record| show(record.image()));
             return Ok(());
         }
         self.for_each_record(|record| {
@@ -339,9 +326,12 @@ impl Leftovers {
     }
 
     /// Shows the records that were changed or claimed, some of them several times, until `show` returns `None`.
-    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+    pub fn for_each_record(
+        &self,
+        mut show: impl FnMut(BeforeImage<'_>) -> Option<()>,
+    ) -> Result<(), PoolError> {
         let rest = self.rest.iter().flat_map(|rest| rest.touched.iter().chain(&rest.joined_touched));
-        match rest.into_iter().try_for_each(&mut show) {
+        match rest.into_iter().try_for_each(|record| show(record.image())) {
             Some(()) => self.for_each_of(false, show),
             None => Ok(()),
         }
@@ -349,7 +339,7 @@ impl Leftovers {
 
     /// Shows the records that the transaction has left changed, some of them several times, until `show` returns
     /// `None`.
-    fn for_each_changed(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+    fn for_each_changed(&self, show: impl FnMut(BeforeImage<'_>) -> Option<()>) -> Result<(), PoolError> {
         self.for_each_of(true, show)
     }
 
@@ -357,14 +347,14 @@ impl Leftovers {
     fn for_each_of(
         &self,
         is_changed: bool,
-        mut show: impl FnMut(&Before) -> Option<()>,
+        mut show: impl FnMut(BeforeImage<'_>) -> Option<()>,
     ) -> Result<(), PoolError> {
-        let changed = self.changed.iter().map(|undo| &undo.before);
-        let joined = self.rest.iter().flat_map(|rest| &rest.joined);
+        let changed = self.changed.iter().map(|undo| undo.before);
+        let joined = self.rest.iter().flat_map(|rest| &rest.joined).map(Before::image);
         let mut goes_on = changed.chain(joined).try_for_each(&mut show);
         for list in self.rest.iter().flat_map(|rest| &rest.spilled) {
             if goes_on.is_some() {
-                let show = |record: &Before| {
+                let show = |record: BeforeImage<'_>| {
                     goes_on = show(record);
                     goes_on
                 };
@@ -379,20 +369,21 @@ impl Leftovers {
     pub fn join(&mut self, mut other: Self) -> Vec<Large> {
         let rest = &mut **self.rest.get_or_insert_default();
         let mut others = other.rest.take().unwrap_or_default();
-        let changed = other.changed.drain(..).map(|undo| undo.before);
+        let changed = other.changed.iter().map(|undo| undo.before.without_value());
         join_records(&mut others.joined, HashTable::new(), changed);
         // What a record had when these began is what the earlier ones left there, if they have changed it.
         let is_new = |large: &mut Large| {
             let hash = large.record.hash();
-            others.joined.find(hash, |record| record.is_same(&large.record)).is_some()
+            others.joined.find(hash, |record| record.is_same(large.record.image())).is_some()
         };
         let unseen = rest.large.extract_if(.., is_new).collect();
-        let changed = self.changed.drain(..).map(|undo| undo.before);
+        let changed = self.changed.iter().map(|undo| undo.before.without_value());
         join_records(&mut rest.joined, std::mem::take(&mut others.joined), changed);
-        let touched = others.touched.drain(..).chain(rest.touched.drain(..));
+        let touched =
+            others.touched.drain(..).chain(rest.touched.drain(..)).map(|record| record.without_value());
         join_records(&mut rest.joined_touched, std::mem::take(&mut others.joined_touched), touched);
-        give_up_list(std::mem::take(&mut other.changed));
-        give_up_list(std::mem::take(&mut self.changed));
+        give_up_buffer(std::mem::take(&mut other.changed));
+        give_up_buffer(std::mem::take(&mut self.changed));
         if rest.large.len() < others.large.len() {
             std::mem::swap(&mut rest.large, &mut others.large);
         }
@@ -415,21 +406,19 @@ impl Leftovers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::undo_buffer::Undo;
     use std::{
         sync::{Weak, mpsc},
         thread,
     };
-    use vellum_base::PageId;
+    use vellum_base::{Lsn, PageId};
 
     fn left(changes: usize) -> Arc<Leftovers> {
-        let undo = |_| Undo {
-            before: Before::of((PageId(1), b"key"), None),
-            lsn: Lsn(1),
-            is_touched: false,
-            is_removal: false,
-            pages: 0,
-        };
-        let changed = (0..changes).map(undo).collect();
+        let mut changed = UndoBuffer::default();
+        for _ in 0..changes {
+            let before = BeforeImage::new((PageId(1), b"key"), 0, None);
+            changed.push(Undo { before, lsn: Lsn(1), is_touched: false, is_removal: false, pages: 0 });
+        }
         Arc::new(Leftovers::new((changed, Vec::new(), None), Vec::new(), 0, Exposure::Entered))
     }
 

@@ -39,12 +39,12 @@ mod room;
 mod settings;
 mod shard;
 mod shares;
-mod spare;
 mod spill;
 mod transaction;
 mod transactions;
 #[cfg(test)]
 mod transactions_tests;
+mod undo_buffer;
 mod undo_buffers;
 mod undo_list;
 mod versions;

@@ -4,13 +4,14 @@ use crate::{
     TxnError,
     change_log::Changes,
     exposure::Exposure,
-    leftovers::{self, Undo},
+    leftovers,
     lock_order::{OrderedGuard, OrderedMutex, rank},
     places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     records::{COMMITTED, ROLLED_BACK, now},
     transactions::{Ended, Refused, Snapshot, Transactions},
+    undo_buffer::Undo,
     versions::{OPEN_ONLY, Refusal},
     write_set::{FEW_CHANGES, Savepoint, State, WriteSet},
 };
@@ -223,7 +224,7 @@ impl Transaction {
         });
         state.number = Some((number, place));
         state.exposure = exposure;
-        state.undo = leftovers::list(FEW_CHANGES);
+        state.undo = leftovers::undo_buffer(FEW_CHANGES);
         number
     }
 
@@ -248,7 +249,7 @@ impl Transaction {
             }
             // Others find it until it has been undone.
             let Some(Undo { before, lsn, .. }) = state.undo.last() else { return Ok(()) };
-            let (before, lsn) = (before.clone(), *lsn);
+            let before = before.copy();
             drop(state);
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
             undo(pool, before.tree, restored, (number, lsn))?;
@@ -446,10 +447,8 @@ impl Isolation for Transaction {
             place.copy_from_slice(bytes);
         }
         if is_first && state.exposure == Exposure::Entered {
-            self.transactions.versions.retract(&before, self.snapshot.id);
+            self.transactions.versions.retract(before.image(), self.snapshot.id);
         }
-        drop(state);
-        before.give_up();
     }
 }
 

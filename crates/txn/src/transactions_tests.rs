@@ -1,12 +1,13 @@
 //! Transactions and their versions on a database of one leaf, against a model; and snapshots that are ended.
 
-use crate::before::{Before, hash_of};
+use crate::before::{Before, BeforeImage, hash_of};
 use crate::exposure::Exposure;
 use crate::leftovers::{Large, Leftovers};
 use crate::places::Places;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
+use crate::undo_buffer::UndoBuffer;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
@@ -257,7 +258,7 @@ impl Place {
     /// Undoes all changes of a transaction, the last first. Others look meanwhile.
     fn undo(&mut self, open: &Open) {
         loop {
-            let last = open.writes.lock().undo.last().map(|undo| undo.before.clone());
+            let last = open.writes.lock().undo.last().map(|undo| undo.before.copy());
             let Some(before) = last else { break };
             let key = (0..12).find(|key| name(*key) == before.key()).unwrap();
             let value = before.value().map(|value| u32::from_le_bytes(value.bytes.try_into().unwrap()));
@@ -454,7 +455,8 @@ fn one_that_was_ended_cannot_be_committed() {
         (writes, snapshot)
     };
     let commit = |writes: &WriteSet, snapshot: &Snapshot, bytes| {
-        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes, Exposure::Entered);
+        let left =
+            Leftovers::new((UndoBuffer::default(), Vec::new(), None), Vec::new(), bytes, Exposure::Entered);
         let done = transactions.commit((writes.writer(), snapshot), (Lsn(100), left), None, |_| Lsn(200));
         done.map(drop).map_err(|refused| refused.0)
     };
@@ -489,8 +491,12 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             let writes = Arc::new(WriteSet::new(snapshot.id));
             transactions.begin_writing(&writes, || first);
             let left = if is_large { large(number) } else { Vec::new() };
-            let left =
-                Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1, Exposure::Entered);
+            let left = Leftovers::new(
+                (UndoBuffer::default(), vec![record(number as u8)], None),
+                left,
+                1,
+                Exposure::Entered,
+            );
             transactions
                 .commit((writes.writer(), &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
                 .unwrap_or_else(|refused| panic!("{:?}", refused.0));
@@ -535,17 +541,18 @@ fn nothing_is_left_of_two_that_roll_back_at_once() {
     let versions = Versions::new(spill(1 << 20), Arc::default());
     let claim = |writer: &Arc<Writer>| {
         let target = versions.target((TREE, b"key"), Lsn(1), 0);
-        versions.claim(target, (writer, 0), None, true, Vec::new).unwrap().unwrap().0
+        assert_eq!(versions.claim(target, (writer, 0), None, true, Vec::new).unwrap(), Ok(true));
     };
     let (first, second) = (Arc::new(Writer::new(1)), Arc::new(Writer::new(2)));
-    let record = claim(&first);
+    claim(&first);
+    let record = BeforeImage::new((TREE, b"key"), 0, None);
     first.roll_back(0);
     // Before the first one has taken its version back.
     claim(&second);
-    versions.retract(&record, first.id);
+    versions.retract(record, first.id);
     assert_eq!(versions.records(), 1);
     second.roll_back(0);
-    versions.retract(&record, second.id);
+    versions.retract(record, second.id);
     assert_eq!(versions.records(), 0);
     assert!(!versions.has_removed(Sight { time: 1, own: 3 }));
 }

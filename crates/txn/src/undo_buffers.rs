@@ -21,11 +21,12 @@ mod mask;
 mod recent;
 
 use crate::{
-    before::Before,
+    before::{Before, BeforeImage},
     exposure::Exposure,
-    leftovers::{Leftovers, Undo},
+    leftovers::Leftovers,
     lock_order::{OrderedGuard, OrderedMutex, rank},
     plant::{Bug, planted},
+    undo_buffer::UndoBuffer,
     write_set::WriteSet,
     writer::State,
 };
@@ -315,13 +316,12 @@ impl UndoBuffers {
         record: (PageId, &[u8]),
         hash: u64,
         since: u64,
-        mut show: impl FnMut(u64, State, &Before),
+        mut show: impl FnMut(u64, State, BeforeImage<'_>),
     ) {
         self.for_each_since(since, |number, slot| {
             if slot.filter.may_have(hash) {
                 slot.show(number, |undone| {
-                    let mut versions = undone.records();
-                    if let Some(before) = versions.find(|before| before.is_of(record, hash)) {
+                    if let Some(before) = undone.find(record, hash) {
                         show(undone.by.0, undone.by.1, before);
                     }
                 });
@@ -361,13 +361,15 @@ impl UndoBuffers {
 struct Undone<'s> {
     /// The transaction's number and its state.
     by: (u64, State),
-    changed: &'s [Undo],
+    changed: &'s UndoBuffer,
     touched: &'s [Before],
 }
 
 impl<'s> Undone<'s> {
-    /// The records that it has changed or claimed. The first entry of a record is what others see of it.
-    fn records(&self) -> impl Iterator<Item = &'s Before> {
-        self.changed.iter().map(|undo| &undo.before).chain(self.touched.iter().rev())
+    /// A record that it has changed or claimed, as others see it: as it was before the first change.
+    fn find(&self, record: (PageId, &[u8]), hash: u64) -> Option<BeforeImage<'s>> {
+        let touched =
+            || self.touched.iter().rev().map(Before::image).find(|before| before.is_of(record, hash));
+        self.changed.find(record, hash).or_else(touched)
     }
 }

@@ -1,7 +1,7 @@
 //! The undo of a transaction for which memory has no room.
 
 use crate::{
-    before::Before,
+    before::{Before, BeforeImage},
     spill::{SpillFile, SpillTree, damaged, put_value, take_value},
 };
 use std::ops::{Bound, Range};
@@ -35,7 +35,7 @@ impl UndoList {
     }
 
     /// Appends a change whose log record is at `lsn`.
-    pub fn push(&mut self, before: &Before, lsn: Lsn) -> Result<(), PoolError> {
+    pub fn push(&mut self, before: BeforeImage<'_>, lsn: Lsn) -> Result<(), PoolError> {
         let number = self.entries;
         self.tree.put(&numbered(CHANGE, number), &entry_of(before, lsn))?;
         self.entries += 1;
@@ -47,8 +47,11 @@ impl UndoList {
     }
 
     /// Enters a record that was changed, but has no change to be undone.
-    pub fn push_record(&mut self, record: &Before) -> Result<(), PoolError> {
-        self.tree.put(&numbered(RECORD, self.records), &entry_of(&record.without_value(), Lsn(0)))?;
+    pub fn push_record(&mut self, record: BeforeImage<'_>) -> Result<(), PoolError> {
+        self.tree.put(
+            &numbered(RECORD, self.records),
+            &entry_of(BeforeImage::new((record.tree, record.key()), 0, None), Lsn(0)),
+        )?;
         self.records += 1;
         Ok(())
     }
@@ -72,13 +75,13 @@ impl UndoList {
     }
 
     /// Shows all records that were changed or claimed, some of them several times, until `show` returns `None`.
-    pub fn for_each_record(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+    pub fn for_each_record(&self, show: impl FnMut(BeforeImage<'_>) -> Option<()>) -> Result<(), PoolError> {
         self.for_each([(CHANGE, 0..self.entries), (RECORD, 0..self.records)], show)
     }
 
     /// Shows the records that have a change which can be undone, some of them several times, until `show` returns
     /// `None`.
-    pub fn for_each_changed(&self, show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+    pub fn for_each_changed(&self, show: impl FnMut(BeforeImage<'_>) -> Option<()>) -> Result<(), PoolError> {
         self.for_each(self.live.iter().map(|numbers| (CHANGE, numbers.clone())), show)
     }
 
@@ -86,7 +89,7 @@ impl UndoList {
     fn for_each(
         &self,
         entries: impl IntoIterator<Item = (u8, Range<u64>)>,
-        mut show: impl FnMut(&Before) -> Option<()>,
+        mut show: impl FnMut(BeforeImage<'_>) -> Option<()>,
     ) -> Result<(), PoolError> {
         let mut is_over = false;
         for (kind, numbers) in entries {
@@ -97,7 +100,7 @@ impl UndoList {
                     is_sound = false;
                     return None;
                 };
-                let goes_on = show(&before);
+                let goes_on = show(before.image());
                 is_over = goes_on.is_none();
                 goes_on
             })?;
@@ -117,7 +120,7 @@ fn numbered(kind: u8, number: u64) -> Vec<u8> {
 }
 
 /// A change: its place in the log, the tree, the key with its length in two bytes, and the value before it.
-fn entry_of(before: &Before, lsn: Lsn) -> Vec<u8> {
+fn entry_of(before: BeforeImage<'_>, lsn: Lsn) -> Vec<u8> {
     let mut entry = lsn.0.to_le_bytes().to_vec();
     entry.extend_from_slice(&before.tree.0.to_le_bytes());
     entry.extend_from_slice(&(before.key().len() as u16).to_le_bytes());

@@ -28,7 +28,7 @@ pub(crate) use claiming::OPEN_ONLY;
 pub(crate) use searching::Target;
 
 use crate::{
-    before::{Before, hash_of},
+    before::{Before, BeforeImage, hash_of},
     chain::{Chain, Version},
     generations::{Generations, Oldest},
     leftovers::Leftovers,
@@ -242,7 +242,7 @@ impl Versions {
     }
 
     /// Forgets a writer's change that has been undone in the leaf.
-    pub fn retract(&self, record: &Before, writer: u64) {
+    pub fn retract(&self, record: BeforeImage<'_>, writer: u64) {
         self.change(record, |chain| {
             // Another writer may have claimed the record as soon as this one counted as rolled back.
             chain.versions.retain(|version| version.writer.id != writer);
@@ -266,7 +266,7 @@ impl Versions {
     }
 
     /// Forgets the changes of a record that all snapshots that are not covered see: those committed up to `oldest`.
-    pub fn prune(&self, record: &Before, oldest: u64) {
+    pub fn prune(&self, record: BeforeImage<'_>, oldest: u64) {
         self.change(record, |chain| chain.drop_dead(oldest));
     }
 
@@ -295,7 +295,7 @@ impl Versions {
             }
             if let Some(record) = record {
                 // Under the shard's lock: see `change`.
-                self.forget_removed(&record);
+                self.forget_removed(record.image());
             }
             false
         });
@@ -305,7 +305,7 @@ impl Versions {
 
     /// Changes a chain; removes it if it is empty then. `change` says whether commits go that a covered snapshot may
     /// not see.
-    fn change(&self, record: &Before, change: impl FnOnce(&mut Chain) -> bool) {
+    fn change(&self, record: BeforeImage<'_>, change: impl FnOnce(&mut Chain) -> bool) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
         let mut chains = shard.lock();
@@ -331,7 +331,7 @@ impl Versions {
         }
     }
 
-    fn forget_removed(&self, record: &Before) {
+    fn forget_removed(&self, record: BeforeImage<'_>) {
         if self.lock_removed().remove(&(record.tree, record.key().into())) {
             self.removed_count.fetch_sub(1, Ordering::Release);
         }

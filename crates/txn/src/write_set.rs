@@ -1,17 +1,18 @@
 //! What an open transaction has changed, and what is needed to undo its changes.
 
 use crate::{
-    before::Before,
+    before::{Before, BeforeImage},
     exposure::Exposure,
-    leftovers::{Large, Leftovers, Undo},
+    leftovers::{Large, Leftovers},
     lock_order::{OrderedGuard, OrderedMutex, rank},
     spill::SpillFile,
+    undo_buffer::{Undo, UndoBuffer},
     undo_list::UndoList,
     writer::Writer,
 };
-use std::{iter, sync::Arc};
-use vellum_access::{BlobReference, ValueImage};
-use vellum_base::{Lsn, PageId};
+use std::sync::Arc;
+use vellum_access::BlobReference;
+use vellum_base::Lsn;
 use vellum_pool::PoolError;
 
 /// What a transaction has changed; private while the transaction is alone: see [`transactions`](crate::transactions).
@@ -50,14 +51,6 @@ impl WriteSet {
     }
 }
 
-/// A record that has been claimed, and is about to be changed.
-pub(crate) struct Claimed {
-    pub before: Before,
-    /// Whether this is its first claim by the writer.
-    pub is_first: bool,
-    pub is_removal: bool,
-}
-
 /// What is known of the last claim in a write set.
 #[derive(Clone, Copy)]
 struct Claim {
@@ -73,7 +66,7 @@ pub(crate) struct State {
     /// The oldest changes to be undone, in order, for which memory had no room. Those in memory come after them.
     pub spilled: Option<UndoList>,
     /// The changes in memory. If there is a `claim`, the last one has only been claimed: it has no LSN yet.
-    pub undo: Vec<Undo>,
+    pub undo: UndoBuffer,
     claim: Option<Claim>,
     /// Records that were claimed and have no change to be undone; with their values until they are entered. If one is
     /// there several times, the last entry has the oldest value: changes are undone from the last to the first.
@@ -175,47 +168,51 @@ impl State {
     /// The record claimed last stays as it is, and stays claimed.
     pub fn keep_claim(&mut self) {
         if let Some((before, true)) = self.take_claim() {
-            self.touch(&before);
+            self.touch(before);
         }
     }
 
     /// Forgets the last claim, whose record is not changed. Returns the record, and whether it was the first claim of it.
     pub fn take_claim(&mut self) -> Option<(Before, bool)> {
         let Claim { is_first } = self.claim.take()?;
-        self.undo.pop().map(|undo| (undo.before, is_first))
+        let before = self.undo.last()?.before.copy();
+        self.undo.pop();
+        Some((before, is_first))
     }
 
     /// Enters the changes. `enter` is given each record and whether it was removed, and says whether it had no version
     /// yet.
-    pub fn enter(&mut self, mut enter: impl FnMut(&Before, bool) -> bool) {
+    pub fn enter(&mut self, mut enter: impl FnMut(BeforeImage<'_>, bool) -> bool) {
         self.exposure = Exposure::Entered;
         let Self { undo, touched, claim, .. } = self;
-        let (changed, claimed) = undo.split_at(undo.len() - usize::from(claim.is_some()));
+        let mut changed = undo.iter();
+        let claimed = if claim.is_some() { changed.next_back() } else { None };
         // Others see a record as it was before its first change. One that was only claimed is as it was, or comes
         // later.
         for undo in changed {
-            enter(&undo.before, undo.is_removal);
+            enter(undo.before, undo.is_removal);
         }
         for record in touched.iter().rev() {
-            enter(record, false);
+            enter(record.image(), false);
         }
-        if let (Some(claim), Some(claimed)) = (claim, claimed.first()) {
-            claim.is_first = enter(&claimed.before, claimed.is_removal);
+        if let (Some(claim), Some(claimed)) = (claim, claimed) {
+            claim.is_first = enter(claimed.before, claimed.is_removal);
         }
     }
 
     /// Lets others search it in place: `note` is given the hash of each record, and whether it was removed.
     pub fn show(&mut self, slot: usize, mut note: impl FnMut(u64, bool)) {
         self.exposure = Exposure::Searched(slot);
-        let changed = self.undo.iter_mut().map(|undo| (&mut undo.before, undo.is_removal));
-        for (record, is_removal) in changed.chain(self.touched.iter_mut().map(|record| (record, false))) {
+        self.undo.set_hashes();
+        self.undo.iter().for_each(|undo| note(undo.before.hash(), undo.is_removal));
+        for record in &mut self.touched {
             record.set_hash();
-            note(record.hash(), is_removal);
+            note(record.hash(), false);
         }
     }
 
     /// The records that it has changed, and those that it has only claimed.
-    pub fn records(&self) -> (&[Undo], &[Before]) {
+    pub fn records(&self) -> (&UndoBuffer, &[Before]) {
         (&self.undo, &self.touched)
     }
 
@@ -225,31 +222,13 @@ impl State {
         self.undo.len() + self.touched.len() >= SEARCHED_MAX || self.bytes > bytes_each / 4
     }
 
-    /// Notes that a record is about to be changed that is not entered in the table of versions. The hash is zero if no
-    /// thread searches.
-    pub fn claim_in_place(
-        &mut self,
-        record: (PageId, &[u8]),
-        hash: u64,
-        value: Option<ValueImage<'_>>,
-        is_removal: bool,
-    ) {
-        self.push_claim(true, is_removal, || Before::new(record, hash, value));
-    }
-
-    /// Notes that a record that has been entered in the table is about to be changed.
-    pub fn note_claim(&mut self, Claimed { before, is_first, is_removal }: Claimed) {
-        self.push_claim(is_first, is_removal, || before);
-    }
-
-    /// Builds the entry in place: if it were moved right after it was written, it would be read back in other pieces,
-    /// and the processor would wait until all earlier stores are in its cache.
+    /// Notes that a record is about to be changed, and whether this is its first claim by the writer. Its hash may be
+    /// unknown if no thread searches.
     #[inline]
-    fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
+    pub fn claim(&mut self, before: BeforeImage<'_>, is_first: bool, is_removal: bool) {
         debug_assert!(self.claim.is_none(), "the last claim has come to nothing");
         // If it is not the first claim, the first one is a change that is undone later, or is in the list.
-        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: !is_first, is_removal, pages: 0 };
-        self.undo.extend(iter::once_with(undo));
+        self.undo.push(Undo { before, lsn: Lsn(0), is_touched: !is_first, is_removal, pages: 0 });
         self.claim = Some(Claim { is_first });
     }
 
@@ -258,12 +237,11 @@ impl State {
     pub fn note_change(&mut self, lsn: Lsn, end: Lsn) -> u64 {
         let pages = self.undo_room.note_change(lsn, end);
         if self.claim.take().is_some()
-            && let Some(changed) = self.undo.last_mut()
+            && let Some(changed) = self.undo.last()
         {
-            changed.lsn = lsn;
+            self.bytes += UndoBuffer::CHANGE_BYTES + changed.before.bytes() as usize;
             // A change takes at most a page out of a leaf.
-            changed.pages = pages as u8;
-            self.bytes += size_of::<Undo>() + changed.before.bytes() as usize;
+            self.undo.note_last(lsn, pages as u8);
         }
         pages
     }
@@ -272,17 +250,17 @@ impl State {
     /// for undoing it.
     pub fn note_undone(&mut self) -> u64 {
         let changes = self.changes();
-        let Some(Undo { before, is_touched, pages, .. }) = self.undo.pop() else { return 0 };
+        let Some(Undo { before, is_touched, pages, .. }) = self.undo.last() else { return 0 };
+        let touched = (!is_touched).then(|| before.copy());
+        self.undo.pop();
         self.undo_room.note_undone(changes, pages);
-        if !is_touched {
-            self.touch(&before);
-        }
+        touched.into_iter().for_each(|record| self.touch(record));
         pages.into()
     }
 
-    fn touch(&mut self, record: &Before) {
+    fn touch(&mut self, record: Before) {
         let is_entered = self.exposure == Exposure::Entered;
-        let record = if is_entered { record.without_value() } else { record.clone() };
+        let record = if is_entered { record.without_value() } else { record };
         self.bytes += size_of::<Before>() + record.bytes() as usize;
         self.touched.push(record);
     }
@@ -291,8 +269,7 @@ impl State {
     pub fn leave(&mut self) -> Leftovers {
         debug_assert!(self.claim.is_none(), "what has only been claimed is no change");
         let spilled_large = self.spilled_large.iter().map(|(_, large)| large.copy());
-        let large =
-            self.undo.iter().filter_map(|undo| Large::of(&undo.before)).chain(spilled_large).collect();
+        let large = self.undo.iter().filter_map(|undo| Large::of(undo.before)).chain(spilled_large).collect();
         let bytes = self.undo.iter().map(|undo| undo.before.stored_bytes()).sum::<u64>();
         let (changed, touched) = (std::mem::take(&mut self.undo), std::mem::take(&mut self.touched));
         Leftovers::new(
@@ -325,19 +302,18 @@ impl State {
         let mut moved = 0;
         let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
             let number = list.changes();
-            list.push(before, *lsn)?;
+            list.push(before, lsn)?;
             self.spilled_large.extend(Large::of(before).map(|large| (number, large)));
             self.spilled_bytes += before.stored_bytes();
             moved += 1;
             Ok::<_, PoolError>(())
         });
-        self.undo.drain(..moved);
+        self.undo.remove_first(moved);
         outcome?;
         while let Some(record) = self.touched.last() {
-            list.push_record(record)?;
+            list.push_record(record.image())?;
             self.touched.pop();
         }
-        self.undo.shrink_to(FEW_CHANGES);
         self.touched.shrink_to(FEW_CHANGES);
         self.bytes = 0;
         Ok(())
@@ -352,6 +328,7 @@ impl State {
         let first = list.changes().saturating_sub(MANY).max(savepoint.0);
         for (before, lsn) in list.take_after(first)? {
             self.spilled_bytes -= before.stored_bytes();
+            let before = before.image();
             self.undo.push(Undo { before, lsn, is_touched: true, is_removal: false, pages: 0 });
         }
         let large = self.spilled_large.partition_point(|(number, _)| *number < first);
@@ -373,13 +350,13 @@ pub struct Savepoint(pub(crate) u64);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vellum_base::PageId;
 
     #[test]
     fn a_record_that_is_changed_and_undone_again_and_again_is_noted_once() {
         let mut state = State { exposure: Exposure::Entered, ..State::default() };
         let mut change = |is_first| {
-            let before = Before::of((PageId(7), b"key"), None);
-            state.note_claim(Claimed { before, is_first, is_removal: false });
+            state.claim(BeforeImage::new((PageId(7), b"key"), 0, None), is_first, false);
             state.note_change(Lsn(200), Lsn(210));
         };
         // The first change is undone last.
@@ -389,8 +366,7 @@ mod tests {
         state.note_undone();
         assert_eq!((state.undo.len(), state.touched.len()), (0, 1));
         for _ in 0..100 {
-            let before = Before::of((PageId(7), b"key"), None);
-            state.note_claim(Claimed { before, is_first: false, is_removal: false });
+            state.claim(BeforeImage::new((PageId(7), b"key"), 0, None), false, false);
             state.note_change(Lsn(200), Lsn(210));
             state.note_undone();
         }

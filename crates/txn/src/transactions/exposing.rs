@@ -2,11 +2,13 @@
 
 use super::{Snapshot, State, Transactions};
 use crate::{
+    before::BeforeImage,
     exposure::Exposure,
     lock_order::OrderedGuard,
+    plant::{Bug, planted},
     versions::{Refusal, Target},
     waiting::Wait,
-    write_set::{self, Claimed, WriteSet},
+    write_set::{self, WriteSet},
 };
 use vellum_access::{Intent, ValueImage};
 use vellum_base::primitive::Ordering;
@@ -31,6 +33,32 @@ impl Transactions {
     pub fn enter_all(&self) {
         self.publish_private();
         self.enter_buffers();
+    }
+
+    /// Enters the oldest commits in the table of versions that have undo buffers, if many have. This thread holds the
+    /// lock of no write set.
+    #[cold]
+    pub fn enter_oldest(&self) {
+        self.versions.enter_oldest(
+            || {
+                let mut state = self.lock();
+                let oldest = state.searched.oldest(self.versions.spill().bytes);
+                if let Some((last, _)) = oldest.last().filter(|_| !planted(Bug::EnteredOverlooked)) {
+                    state.in_table.enter(*last);
+                    self.versions.note_in_table(state.in_table.seen_from());
+                }
+                (oldest, state.others_and_now())
+            },
+            |oldest| {
+                let mut state = self.lock();
+                for (time, _) in oldest {
+                    // Only now: whoever finds it gone finds that it is in the table.
+                    while state.searched.pop(*time).is_some() {}
+                    // With those before it.
+                    state.join_at(time - 1);
+                }
+            },
+        );
     }
 
     /// A transaction claims a record before it changes it. Its leaf is latched, has the LSN `leaf`, and holds `value`.
@@ -59,7 +87,7 @@ impl Transactions {
         }
         state.undo_room.note_leaf(leaf, intent.growth(key, value));
         if state.exposure == Exposure::Private {
-            state.claim_in_place(record, 0, value, is_removal);
+            state.claim(BeforeImage::new(record, 0, value), true, is_removal);
             return Ok(Ok(state));
         }
         let target = looked_up.unwrap_or_else(|| Target::without_buffers(record, leaf));
@@ -68,12 +96,13 @@ impl Transactions {
                 return Ok(Err(refusal));
             }
             versions.buffers().note(slot, target.hash, is_removal);
-            state.claim_in_place(record, target.hash, value, is_removal);
+            state.claim(BeforeImage::new(record, target.hash, value), true, is_removal);
             return Ok(Ok(state));
         }
         let writer = (writes.writer(), snapshot.time);
+        let before = BeforeImage::new(record, target.hash, value);
         match versions.claim(target, writer, value, is_removal, || self.snapshots())? {
-            Ok((before, is_first)) => state.note_claim(Claimed { before, is_first, is_removal }),
+            Ok(is_first) => state.claim(before, is_first, is_removal),
             Err(refusal) => return Ok(Err(refusal)),
         }
         Ok(Ok(state))
@@ -81,7 +110,8 @@ impl Transactions {
 
     /// Whether a latched leaf with this LSN holds just what a snapshot sees, and none of its records is reserved. Then
     /// each of them may be changed, and no other transaction's changes are looked at: what others have changed is
-    /// mostly in their processors' caches.
+    /// mostly in their processors' caches. That a leaf has the LSN of one's own last change does not tell: without a log
+    /// several changes may have one LSN.
     #[inline]
     fn is_settled(&self, leaf: Lsn, snapshot: &Snapshot) -> bool {
         let Lsn(settled) = snapshot.settled;

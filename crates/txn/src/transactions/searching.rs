@@ -1,8 +1,6 @@
 //! Of which transactions undo buffers are searched, and of which the table of versions has what they have changed.
 
-use super::Transactions;
 use crate::leftovers::Leftovers;
-use crate::plant::{Bug, planted};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -67,7 +65,7 @@ impl Searched {
         Some((time, slot))
     }
 
-    /// How many should be [entered](Transactions::enter_oldest), if all versions may take `most` bytes.
+    /// How many should be entered, if all versions may take `most` bytes.
     fn too_many(&self, most: usize) -> usize {
         /// A snapshot that is older than so many commits looks at the filter of each for every record.
         const MANY: usize = if cfg!(test) { 2 } else { 768 };
@@ -80,6 +78,12 @@ impl Searched {
         }
     }
 
+    /// The oldest, each by its time and its slot, that should be entered next.
+    pub fn oldest(&self, most: usize) -> SmallVec<[(u64, usize); AT_A_TIME_MAX]> {
+        let many = self.too_many(most).min(AT_A_TIME);
+        self.queue.iter().take(many).map(|commit| (commit.time, commit.slot)).collect()
+    }
+
     /// Whether some should be entered.
     pub fn are_many(&self, most: usize) -> bool {
         self.too_many(most) > 0
@@ -87,7 +91,8 @@ impl Searched {
 }
 
 /// How many commits are entered at a time.
-const AT_A_TIME: usize = if cfg!(test) { 1 } else { 16 };
+const AT_A_TIME_MAX: usize = 16;
+const AT_A_TIME: usize = if cfg!(test) { 1 } else { AT_A_TIME_MAX };
 
 /// The transactions whose versions may be in the table.
 #[derive(Default)]
@@ -121,35 +126,5 @@ impl InTable {
     /// A snapshot of this time or a later one sees everything that is in the table.
     pub fn seen_from(&self) -> u64 {
         if self.open.is_empty() { self.last } else { u64::MAX }
-    }
-}
-
-impl Transactions {
-    /// Enters the oldest commits in the table of versions that have undo buffers, if many have. This thread holds the
-    /// lock of no write set.
-    #[cold]
-    pub fn enter_oldest(&self) {
-        self.versions.enter_oldest(
-            || {
-                let mut state = self.lock();
-                let many = state.searched.too_many(self.versions.spill().bytes).min(AT_A_TIME);
-                let oldest: SmallVec<[(u64, usize); 16]> =
-                    state.searched.queue.iter().take(many).map(|one| (one.time, one.slot)).collect();
-                if let Some((last, _)) = oldest.last().filter(|_| !planted(Bug::EnteredOverlooked)) {
-                    state.in_table.enter(*last);
-                    self.versions.note_in_table(state.in_table.seen_from());
-                }
-                (oldest, state.others_and_now())
-            },
-            |oldest| {
-                let mut state = self.lock();
-                for (time, _) in oldest {
-                    // Only now: whoever finds it gone finds that it is in the table.
-                    while state.searched.pop(*time).is_some() {}
-                    // With those before it.
-                    state.join_at(time - 1);
-                }
-            },
-        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Refusal, Shard, Target, Versions};
 use crate::{
-    before::{Before, hash_of},
+    before::{BeforeImage, hash_of},
     chain::{Chain, Version},
     shard::Chains,
     writer::{Sight, State, Writer},
@@ -26,9 +26,9 @@ pub(super) struct Appended {
 pub(crate) const OPEN_ONLY: u64 = u64::MAX;
 
 impl Versions {
-    /// Notes that a writer is about to change a record. Its leaf is latched and holds `value`. Returns the record as it
-    /// is kept, and whether this is the writer's first change of it. `snapshots` gives the times of the open snapshots
-    /// that are not covered, in ascending order.
+    /// Notes that a writer is about to change a record. Its leaf is latched and holds `value`. Returns whether this is the
+    /// writer's first change of it. `snapshots` gives the times of the open snapshots that are not covered, in ascending
+    /// order.
     ///
     /// # Errors
     /// Why the record cannot be changed; and as for [`seen`](Self::seen).
@@ -39,12 +39,12 @@ impl Versions {
         value: Option<ValueImage<'_>>,
         is_removal: bool,
         snapshots: impl FnOnce() -> Vec<u64>,
-    ) -> Result<Result<(Before, bool), Refusal>, PoolError> {
+    ) -> Result<Result<bool, Refusal>, PoolError> {
         let newest = newest.filter(|(id, _)| *id != writer.id);
         if let Err(refusal) = admit(newest, time) {
             return Ok(Err(refusal));
         }
-        let before = Before::new((tree, key), hash, value);
+        let before = BeforeImage::new((tree, key), hash, value);
         let shard = self.shard(hash);
         let mut chains = shard.lock();
         let mut last = None;
@@ -67,14 +67,14 @@ impl Versions {
             }
         }
         let admit = |in_memory: Option<_>| admit(in_memory.or(last), time);
-        let appended = self.append((shard, &mut chains), (writer, &before), is_removal, admit);
+        let appended = self.append((shard, &mut chains), (writer, before), is_removal, admit);
         drop(chains);
         Ok(appended.map(|Appended { is_first, is_long }| {
             if is_long {
                 // No other thread adds versions meanwhile: the leaf is latched.
-                self.cut(&before, (&snapshots(), u64::MAX));
+                self.cut(before, (&snapshots(), u64::MAX));
             }
-            (before, is_first)
+            is_first
         }))
     }
 
@@ -86,7 +86,7 @@ impl Versions {
     pub(super) fn append(
         &self,
         (shard, chains): (&Shard, &mut Chains),
-        (writer, before): (&Arc<Writer>, &Before),
+        (writer, before): (&Arc<Writer>, BeforeImage<'_>),
         is_removal: bool,
         admit: impl FnOnce(Option<(u64, State)>) -> Result<(), Refusal>,
     ) -> Result<Appended, Refusal> {
@@ -95,7 +95,7 @@ impl Versions {
             self.sweep(shard, chains, seen_by_all);
         }
         let hash = before.hash();
-        let version = || Version { writer: writer.clone(), before: before.clone() };
+        let version = || Version { writer: writer.clone(), before: before.copy() };
         let mut commits_go = false;
         let appended = match chains.entry(hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
@@ -131,7 +131,7 @@ impl Versions {
 
     /// Joins versions of a record that no snapshot can tell apart: see [`Chain::cut`].
     #[cold]
-    pub(super) fn cut(&self, record: &Before, snapshots: (&[u64], u64)) {
+    pub(super) fn cut(&self, record: BeforeImage<'_>, snapshots: (&[u64], u64)) {
         self.change(record, |chain| {
             chain.cut(snapshots);
             false

@@ -2,7 +2,7 @@
 
 use super::{Shard, Versions, claiming::Appended};
 use crate::{
-    before::Before,
+    before::{Before, BeforeImage},
     exposure::Exposure,
     leftovers::Leftovers,
     plant::{Bug, planted},
@@ -82,10 +82,13 @@ impl Versions {
             return self.note_forgotten(left);
         }
         let writer = &Arc::new(Writer::committed_at(id, time));
-        for undo in &left.changed {
-            self.enter(writer, &undo.before, undo.is_removal, snapshots);
+        for undo in left.changed.iter() {
+            self.enter(writer, undo.before, undo.is_removal, snapshots);
         }
-        left.touched().iter().rev().for_each(|record| _ = self.enter(writer, record, false, snapshots));
+        left.touched()
+            .iter()
+            .rev()
+            .for_each(|record| _ = self.enter(writer, record.image(), false, snapshots));
         left.note_entered();
     }
 
@@ -93,11 +96,10 @@ impl Versions {
     fn enter(
         &self,
         writer: &Arc<Writer>,
-        before: &Before,
+        before: BeforeImage<'_>,
         is_removal: bool,
         snapshots: (&[u64], u64),
     ) -> bool {
-        let before = &before.hashed();
         let shard = self.shard(before.hash());
         let mut chains = shard.lock();
         let appended = self.append((shard, &mut chains), (writer, before), is_removal, |_| Ok(()));
@@ -118,7 +120,12 @@ impl Versions {
 
     /// Notes for covered snapshots which records were changed by a commit whose undo buffer is forgotten.
     fn note_forgotten(&self, left: &Leftovers) {
-        let mut records = left.changed.iter().map(|undo| &undo.before).chain(left.touched()).peekable();
+        let mut records = left
+            .changed
+            .iter()
+            .map(|undo| undo.before)
+            .chain(left.touched().iter().map(Before::image))
+            .peekable();
         let filter = records.peek().and_then(|first| self.lock(first.hash()).changed.clone());
         let Some(filter) = filter.filter(|_| !planted(Bug::BufferNotNoted)) else { return };
         // First without locks: most lines are in memory, and the processor fetches several at once. It is the filter

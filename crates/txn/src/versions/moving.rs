@@ -133,7 +133,7 @@ impl Turn<'_> {
         generation.take(&moving, snapshots)?;
         for chain in &moving {
             let Some(record) = chain.record() else { continue };
-            self.versions.change(record, |now| {
+            self.versions.change(record.image(), |now| {
                 // The record was removed after the copy: only memory knows.
                 if !chain.is_removed && now.is_removed {
                     return false;

@@ -161,3 +161,24 @@ fn values_that_the_pool_has_no_room_for_are_read_and_changed_all_the_same() {
     assert_eq!(table.pop_first().unwrap().unwrap().1, large(8));
     assert_eq!(table.count(..).unwrap(), 0);
 }
+
+#[test]
+fn a_record_beside_ones_own_changes_is_not_changed_if_another_has_reserved_it() {
+    for is_logged in [true, false] {
+        let (database, table) = database(14, &options().log(is_logged));
+        let first = database.begin().unwrap();
+        // Nobody else has changed the leaf.
+        first.put(&table, "a", "1").unwrap();
+        let second = database.begin().unwrap();
+        second.get_for_update(&table, "b").unwrap();
+        let refused = first.put(&table, "b", "1");
+        assert!(matches!(refused, Err(Error::Conflict { committed: false, .. })), "{refused:?}");
+        let third = database.begin().unwrap();
+        third.put(&table, "c", "1").unwrap();
+        second.put(&table, "d", "2").unwrap();
+        second.commit().unwrap();
+        // What was changed beside one's own changes and committed.
+        let refused = third.put(&table, "d", "1");
+        assert!(matches!(refused, Err(Error::Conflict { committed: true, .. })), "{refused:?}");
+    }
+}
