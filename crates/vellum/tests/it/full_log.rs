@@ -126,9 +126,13 @@ fn many_threads_go_on_with_all_kinds_of_changes() {
     let (disk, database, table) = filled(&options);
     disk.heal();
     // All that there will be at once has its place then, and what is freed late too: nothing is as long as there is a transaction.
+    // A thread that the system does not run for a while holds a snapshot as the second one: each record has another version.
     let transaction = database.begin().unwrap();
     change_in_many_ways(&database, &table, 300);
+    let second = database.begin().unwrap();
+    change_in_many_ways(&database, &table, 300);
     transaction.rollback().unwrap();
+    second.rollback().unwrap();
     disk.leave_free(1 << 20);
     let appended = || database.log_state().unwrap().appended_bytes;
     let before = appended();
