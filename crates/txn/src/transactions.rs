@@ -704,7 +704,7 @@ impl State {
         self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
     }
 
-    /// Whether the undo buffer of a transaction of this number is searched: few are open, and have been for a while if
+    /// Whether the undo buffer of a transaction of this number is searched: few change something, and have for a while if
     /// several threads would wait for the one that enters what is in the buffers.
     fn searches(&mut self, number: u64) -> bool {
         const SEVERAL: usize = if cfg!(test) { 2 } else { 5 };

@@ -37,7 +37,8 @@ use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, Ordering, thread_number};
 
-/// How many transactions have slots at most, including committed ones that not every snapshot sees.
+/// How many transactions have slots at most, including committed ones that not every snapshot sees. The slots of a
+/// database take about 320 KiB.
 const SLOTS: usize = if cfg!(test) { 128 } else { 1024 };
 /// Threads begin to look for free slots so far apart.
 const SLOTS_EACH: u64 = if cfg!(test) { 4 } else { 32 };

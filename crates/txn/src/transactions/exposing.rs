@@ -52,7 +52,7 @@ impl Transactions {
             |oldest| {
                 let mut state = self.lock();
                 for (time, _) in oldest {
-                    // Only now: whoever finds it gone finds that it is in the table.
+                    // Only now: a thread that finds it gone finds its versions in the table.
                     while state.searched.pop(*time).is_some() {}
                     // With those before it.
                     state.join_at(time - 1);
