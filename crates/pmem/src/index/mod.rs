@@ -171,7 +171,8 @@ impl Index {
         })
     }
 
-    /// Calls `look` with the entries with this hash until it accepts one.
+    /// Calls `look` with the entries with this hash until it accepts one. While others write, it may be called with an
+    /// entry of another hash: it tells the key by the record.
     #[inline]
     pub fn find<T>(&self, hash: u64, mut look: impl FnMut(Entry<'_>) -> Look<T>) -> Option<T> {
         'again: loop {
@@ -181,9 +182,11 @@ impl Index {
                 let mut has_room = false;
                 for entry in bucket.chunks_exact(ENTRY_WORDS) {
                     let [entry_hash, place] = entry else { continue };
-                    // Acquire on the place: the record there was written before it. A stale hash beside a new place
-                    // shows another key's record, which `look` skips, or hides an entry that is being made.
-                    let found = entry_hash.load(Ordering::Relaxed);
+                    // Acquire on the hash: a thread that sees the hash of an entry that was cleared by a split and then
+                    // taken again sees the directory that leads to the copy. Acquire on the place: the record there was
+                    // written before it. A stale hash beside a new place shows another key's record, which `look`
+                    // skips, or hides an entry that is being made.
+                    let found = entry_hash.load(Ordering::Acquire);
                     let at = place.load(Ordering::Acquire);
                     has_room |= at == 0;
                     if found != hash || at == 0 || at == TOMBSTONE {
@@ -241,9 +244,8 @@ impl Index {
             let segment = self.lock_segment_of(hash);
             if let Some(entry) = self.vacancy(segment.number, hash) {
                 let [entry_hash, entry_place] = entry else { continue };
-                entry_hash.store(hash, Ordering::Relaxed);
-                // Release: a thread that sees the place sees the record, and the hash as far as it matters (see
-                // `find`).
+                // Release, twice: what `find` needs of each. A thread that sees the place sees the record.
+                entry_hash.store(hash, Ordering::Release);
                 entry_place.store(place, Ordering::Release);
                 self.count(segment.number).fetch_add(1, Ordering::Relaxed);
                 return;
