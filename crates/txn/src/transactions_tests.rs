@@ -48,6 +48,13 @@ struct Place {
     leaf: BTreeMap<u8, u32>,
     lsn: u64,
     end: u64,
+    /// Whether changes get their LSNs from a clock, as without a log: it goes on when a snapshot is taken and when
+    /// versions are moved, and several changes have the same LSN.
+    has_clock: bool,
+    /// How many changes and commits there have been, by which the test varies what it does.
+    steps: u64,
+    /// Whether versions are moved during changes, as by other threads.
+    are_moved: bool,
     committed: BTreeMap<u8, u32>,
     /// How many commits there have been, and the last one that changed a record.
     commits: u64,
@@ -102,6 +109,9 @@ impl Place {
             leaf,
             lsn: 0,
             end: 100,
+            has_clock: false,
+            steps: 0,
+            are_moved: true,
             committed,
             commits: 0,
             last_commit,
@@ -112,9 +122,23 @@ impl Place {
         }
     }
 
+    /// The LSN of a change or a commit.
     fn record(&mut self) -> Lsn {
-        self.end += 10;
-        Lsn(self.end - 10)
+        self.steps += 1;
+        let lsn = Lsn(self.end);
+        self.end += if self.has_clock { 0 } else { 10 };
+        lsn
+    }
+
+    /// What lies between the changes so far and those that follow.
+    fn divide(&mut self) -> Lsn {
+        self.end += u64::from(self.has_clock);
+        Lsn(self.end)
+    }
+
+    fn make_room(&mut self) {
+        let end = self.divide();
+        self.transactions.make_room(|| end).unwrap();
     }
 
     /// What the gateway does before a leaf is changed.
@@ -132,8 +156,8 @@ impl Place {
 
     /// Begins a transaction; every second one is serializable.
     fn begin(&mut self) {
-        let (end, is_serializable) = (self.end, (self.end / 10).is_multiple_of(2));
-        let snapshot = self.transactions.begin(is_serializable, Location::caller(), || (), || Lsn(end));
+        let (end, is_serializable) = (self.divide(), self.steps.is_multiple_of(2));
+        let snapshot = self.transactions.begin(is_serializable, Location::caller(), || (), || end);
         self.open.push(Open {
             writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
@@ -173,9 +197,9 @@ impl Place {
         drop(state);
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
-        if end.is_multiple_of(70) {
+        if self.are_moved && self.steps.is_multiple_of(7) {
             // Another thread may publish at this moment.
-            self.transactions.make_room(|| Lsn(end)).unwrap();
+            self.make_room();
         }
         self.keep();
         set(&mut self.leaf, key, value);
@@ -226,12 +250,12 @@ impl Place {
             }
         }
         let ended = ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
-        if self.threads_are_late && (self.end / 10).is_multiple_of(3) && !self.open.is_empty() {
+        if self.threads_are_late && self.steps.is_multiple_of(3) && !self.open.is_empty() {
             // The thread does nothing for a while.
             self.late.push(ended);
             return 0;
         }
-        let is_time = !self.threads_are_late || (self.end / 10).is_multiple_of(5) || self.open.is_empty();
+        let is_time = !self.threads_are_late || self.steps.is_multiple_of(5) || self.open.is_empty();
         let late = if is_time { std::mem::take(&mut self.late) } else { Vec::new() };
         late.into_iter().chain([ended]).map(|ended| self.clean_up(ended)).sum()
     }
@@ -267,8 +291,8 @@ impl Place {
             self.lsn = self.record().0;
             self.undone.insert(key, Lsn(self.lsn));
             open.writes.lock().note_undone();
-            if self.end.is_multiple_of(30) {
-                self.transactions.make_room(|| Lsn(self.end)).unwrap();
+            if self.are_moved && self.steps.is_multiple_of(3) {
+                self.make_room();
             }
             for other in &self.open {
                 self.look(&other.world, other.snapshot.sight(), other.snapshot.settled);
@@ -318,6 +342,7 @@ fn live(seed: u64, version_memory_bytes: u64) {
         let mut random = StdRng::seed_from_u64(seed);
         let mut place = Place::new(version_memory_bytes);
         place.threads_are_late = seed % 8 >= 4;
+        place.has_clock = seed % 16 >= 8;
         for step in 0..400 {
             match random.random_range(0..10) {
                 0 if place.open.len() < 6 => place.begin(),
@@ -334,10 +359,7 @@ fn live(seed: u64, version_memory_bytes: u64) {
                         reads.add_key(TREE, &name(key));
                     }
                 }
-                9 => {
-                    let end = Lsn(place.end);
-                    place.transactions.make_room(|| end).unwrap();
-                }
+                9 => place.make_room(),
                 7 if !place.open.is_empty() => {
                     let number = random.random_range(0..place.open.len());
                     place.end(number, random.random_ratio(3, 4));
@@ -369,8 +391,7 @@ fn live(seed: u64, version_memory_bytes: u64) {
 #[test]
 fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
     let mut place = Place::new(0);
-    // Nothing is moved before that.
-    place.end = 101;
+    place.are_moved = false;
     place.begin();
     // This many commits make it old, some of them are no longer in undo buffers, and it is not alone.
     for round in 0..6 {
@@ -378,7 +399,7 @@ fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
         place.change(1, 3, Some(round));
         place.end(1, true);
     }
-    place.end = place.end.next_multiple_of(70);
+    (place.are_moved, place.steps) = (true, 14);
     place.change(0, 5, Some(7));
     assert!(place.transactions.versions.generations().covers(place.open[0].snapshot.id));
     let open = &place.open[0];
@@ -388,8 +409,7 @@ fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
 #[test]
 fn one_that_is_about_to_be_covered_does_not_become_private() {
     let mut place = Place::new(0);
-    // Nothing is moved before that.
-    place.end = 101;
+    place.are_moved = false;
     place.begin();
     // More commits than undo buffers are searched of.
     for round in 0..8 {
