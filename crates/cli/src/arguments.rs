@@ -66,6 +66,9 @@ pub struct WriteArguments {
     /// Archive the log in this directory: `vellum restore --archive` follows it to any point in time
     #[arg(long, value_name = "DIR")]
     pub archive: Option<PathBuf>,
+    /// End the archive: from now on the log of the database is not archived any more
+    #[arg(long, conflicts_with = "archive")]
+    pub no_archive: bool,
 }
 
 /// How much a command changes.
@@ -100,7 +103,7 @@ impl WriteArguments {
         let options = options.log_segment_bytes(file_bytes).log_buffer_bytes(file_bytes);
         match &self.archive {
             Some(directory) => options.log_archive(directory),
-            None => options,
+            None => options.end_log_archive(self.no_archive),
         }
     }
 }

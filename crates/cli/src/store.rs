@@ -28,7 +28,7 @@ pub fn open_to_read(arguments: &StoreArguments, general: &General) -> Result<Dat
     if database.recovery().is_some() {
         general.remark(format_args!(
                 "{} was not closed: what its log holds was done again in memory, as by each command that only reads it; \
-                 `vellum recover` does it in the file, once (with the same --archive, if its log is archived)",
+                 `vellum recover` does it in the file, once (with its --archive, if its log is archived)",
                 shown(&arguments.database)
             ),
         );
@@ -43,8 +43,8 @@ pub fn open_to_copy(arguments: &StoreArguments) -> Result<Database> {
         return Ok(database);
     }
     Err(Failure::usage(format!(
-        "{} was not closed, and its log holds changes that its file lacks: recover it first with `vellum recover` (with the \
-         same --archive, if its log is archived)",
+        "{} was not closed, and its log holds changes that its file lacks: recover it first with `vellum recover` (with \
+         its --archive, if its log is archived)",
         shown(&arguments.database)
     )))
 }

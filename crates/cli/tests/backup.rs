@@ -331,7 +331,16 @@ fn a_database_is_restored_to_a_point_in_time() {
     place
         .run(&["put", "other", "key", "value", "--archive", "log"])
         .fails(3, &["another database", "name another directory"]);
-    place.run(&["put", "d", "key", "four"]).ok();
+    // An archive that was forgotten leaves no gap.
+    let before = std::fs::read(place.path("d")).unwrap();
+    for command in [&["put", "d", "key", "four"][..], &["compact", "d"], &["recover", "d"]] {
+        place.run(command).fails(2, &["the log of d is archived", "`--archive`", "`--no-archive`"]);
+        place
+            .run(&[command, &["--archive", "log", "--no-archive"]].concat())
+            .fails(2, &["cannot be used with"]);
+    }
+    assert!(std::fs::read(place.path("d")).unwrap() == before && !place.path("d-log").exists());
+    place.run(&["put", "d", "key", "four", "--no-archive"]).ok();
     place.run(&["put", "d", "key", "five", "--archive", "log"]).ok();
     restore(&[]).fails(6, &["the archive lacks the log from"]);
     place.run(&["restore", "full", "before", "--archive", "log", "--until", &between]).ok();

@@ -181,6 +181,16 @@ impl PoolFile {
         self.superblock.lives.begin(end);
     }
 
+    /// Whether the log was archived when the file was last changed.
+    pub fn is_log_archived(&self) -> bool {
+        self.superblock.is_log_archived
+    }
+
+    /// Says whether the log is archived from now on. The first change makes this durable, before it is logged.
+    pub fn set_log_archived(&mut self, is_archived: bool) {
+        self.superblock.is_log_archived = is_archived;
+    }
+
     /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of
     /// version 1 gets a new one at each opening until it is changed.
     pub fn database(&self) -> [u8; 16] {

@@ -106,11 +106,12 @@ impl DurablePool {
     /// # Errors
     /// If the file needs its log, or the system refuses memory.
     pub fn without_log(
-        file: PoolFile,
+        mut file: PoolFile,
         directory: Option<Arc<dyn Directory>>,
         settings: &LogSettings,
     ) -> Result<Self, TxnError> {
         let is_read_only = file.is_read_only();
+        file.set_log_archived(false);
         let pool = file.start(None)?;
         // It has a clock, because it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
@@ -156,6 +157,8 @@ impl DurablePool {
         if let Some(Err(error @ ArchiveError::Foreign)) = archive.as_ref().map(Archive::last) {
             return Err(LogError::from(error).into());
         }
+        // Before the superblocks are written, which is before anything is logged.
+        file.set_log_archived(archive.is_some());
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
         let mut is_given_up = false;
         let log = if file.needs_recovery() {

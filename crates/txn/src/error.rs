@@ -56,7 +56,7 @@ pub enum TxnError {
     /// The rest of the log could not be archived, so the database was not closed.
     #[error(
         "the database was not closed, because its log could not be archived to the end: {source}. Nothing is lost. Open \
-         and close it again when the archive can be written; or do so without an archive, which then lacks the log from there on"
+         and close it again when the archive can be written; or end the archive there (`--no-archive`, `Options::end_log_archive`)"
     )]
     NotArchived {
         /// Why.

@@ -193,6 +193,9 @@ impl Database {
         if file.is_read_only() {
             return Ok((DurablePool::without_log(file, None, &options.log_settings)?, LogPlace::default()));
         }
+        if file.is_log_archived() && !options.archives_log() && !options.ends_archive {
+            return Err(Error::ArchiveNotNamed { path: file.path() });
+        }
         let directory = match place.directory.clone() {
             Some(directory) if options.log => directory,
             directory => {

@@ -187,6 +187,18 @@ pub enum Error {
     /// The log of the database is not archived.
     #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
     WithoutArchive,
+    /// The log was archived when the database was last changed, and no archive is named now: see
+    /// [`Options::end_log_archive`](crate::Options::end_log_archive). Nothing has been changed.
+    #[error(
+        "the log of {} is archived, and no archive was named: what is changed without it would be missing there, and nothing \
+         could be restored beyond that gap. Name the archive (`--archive`, `Options::log_archive`); or end it (`--no-archive`, \
+         `Options::end_log_archive`), and then make a new backup",
+        path.display()
+    )]
+    ArchiveNotNamed {
+        /// The database.
+        path: PathBuf,
+    },
     /// The changes that a feed is to start or continue with have been discarded. See
     /// [`Database::changes`](crate::Database::changes).
     #[error(
@@ -415,6 +427,7 @@ impl Error {
             Self::RestoreExists { .. } | Self::UnfinishedExists { .. } => ErrorKind::AlreadyExists,
             Self::WithoutLog
             | Self::WithoutArchive
+            | Self::ArchiveNotNamed { .. }
             | Self::NoSuchSavepoint
             | Self::TransactionKept
             | Self::OwnConflict { .. }

@@ -28,6 +28,8 @@ pub struct Options {
     pub(crate) isolation: IsolationLevel,
     /// The directory of the archive, which is created if it does not exist.
     pub(crate) archive_path: Option<PathBuf>,
+    /// Whether the archive of the log ends, if the database has one.
+    pub(crate) ends_archive: bool,
 }
 
 impl Default for Options {
@@ -40,6 +42,7 @@ impl Default for Options {
             durability: Durability::Synced,
             isolation: IsolationLevel::Snapshot,
             archive_path: None,
+            ends_archive: false,
         }
     }
 }
@@ -172,13 +175,36 @@ impl Options {
     /// nothing is added to an archive that has the log of what was done after the copy
     /// ([`ArchiveError::Diverged`](crate::ArchiveError)).
     ///
-    /// Large values and bulk loads are written to the log, too. If the log is archived in some sessions only, the
-    /// archive has gaps, and nothing can be restored across a gap; a new backup makes a new start.
+    /// Large values and bulk loads are written to the log, too. The database remembers that its log is archived: see
+    /// [`end_log_archive`](Self::end_log_archive). If the log is archived again after it was not, the archive has a gap,
+    /// and nothing can be restored across that; a new backup makes a new start.
     #[must_use]
     pub fn log_archive(mut self, directory: impl AsRef<Path>) -> Self {
         let directory = DiskDirectory::new(directory.as_ref());
         self.archive_path = Some(directory.path().to_owned());
         self.log_settings.archive = Some(Arc::new(directory));
+        self
+    }
+
+    /// Whether the archive of the log ends here, if the database has one. A database remembers that its log was archived
+    /// when it was last changed, and is then not opened for changes without [`log_archive`](Self::log_archive): a forgotten
+    /// option would leave a gap in the archive, across which nothing can be restored. With this option it is opened
+    /// without an archive all the same, and from its first change on it needs none. Default false; without meaning if
+    /// there is a `log_archive`.
+    ///
+    /// ```
+    /// # use vellum::{Database, Options};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let (path, archive) = (directory.path().join("data"), directory.path().join("archive"));
+    /// Database::create(&path, &Options::default().log_archive(archive))?.close()?;
+    /// let error = Database::open(&path, &Options::default()).unwrap_err();
+    /// assert!(matches!(error, vellum::Error::ArchiveNotNamed { .. }));
+    /// Database::open(&path, &Options::default().end_log_archive(true))?.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn end_log_archive(mut self, ends: bool) -> Self {
+        self.ends_archive = ends;
         self
     }
 
@@ -201,9 +227,14 @@ impl Options {
         self
     }
 
-    /// The same options without an archive.
+    /// Whether there is a log, and it is archived.
+    pub(crate) fn archives_log(&self) -> bool {
+        self.log && self.log_settings.archive.is_some()
+    }
+
+    /// The same options without an archive, whether or not the database has one.
     pub(crate) fn without_archive(mut self) -> Self {
-        self.archive_path = None;
+        (self.archive_path, self.ends_archive) = (None, true);
         self.log_settings.archive = None;
         self
     }

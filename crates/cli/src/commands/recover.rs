@@ -15,7 +15,7 @@ use vellum_base::shown;
 const HELP: &str = "\
 Opens the database, does again what its log holds, and closes it. Any command that changes a database does so; this one does \
 nothing else. Commands that only read do it in memory, each time, and change no file. A copy of the superblock that is damaged is \
-written again. If the log is archived, name the archive, or what is not archived yet is lost to it.
+written again. If the log is archived, name the archive: it gets what it lacks.
 
 With --report nothing is changed: the recovery runs on a copy in memory of what it changes, which takes about as much memory as \
 the log is long. The report tells what the log holds and what of it would be undone, and which pages are damaged, with the \

@@ -24,7 +24,7 @@ With an archive of the log (`--archive` of the commands that change something, `
 also what was committed after the backup: up to the end of the archive, a time, or a place of the log. `--until-lsn` takes in \
 what the record at a place commits, `--before-lsn` only what lies before it: a place that a command or `archive_log` has told. Nothing that was committed later \
 is there, and nothing in part. --log names the directory of the lost database's log, if that is left: it has what was not \
-archived. A command that was run without --archive in between leaves a gap, over which nothing is restored.
+archived. A command with --no-archive ends the archive: nothing is restored over the gap between that and a later --archive.
 
 The restored database is another one: an increment of it follows on a backup of itself only, and it needs an archive of its own.
 

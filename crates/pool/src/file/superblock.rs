@@ -10,7 +10,7 @@
 //! | 44..48 | page size in bytes |
 //! | 48..56 | generation |
 //! | 56..60 | state: 1 in use, 2 cleanly closed, 3 in use with a log |
-//! | 60..64 | 1 while a database is being restored into the file, else zero |
+//! | 60..64 | bit 0: a database is being restored into the file; bit 1: the log was archived at the last change; the others zero |
 //! | 64..80 | name of the application, padded with zeroes |
 //! | 80..88 | first page of the space map's extent, or 0 |
 //! | 88..92 | its length in pages |
@@ -44,6 +44,7 @@ const LIVES_AT: usize = 264;
 pub(crate) const DATABASE_BYTES: usize = 16;
 
 const BEING_RESTORED: u32 = 1;
+const LOG_ARCHIVED: u32 = 2;
 
 const STATE_IN_USE: u32 = 1;
 const STATE_CLOSED: u32 = 2;
@@ -79,6 +80,8 @@ pub(crate) struct Superblock {
     pub(crate) lives: Lives,
     /// Whether a database is being restored into the file: it is not one yet.
     pub(crate) is_being_restored: bool,
+    /// Whether the log was archived when the file was last changed.
+    pub(crate) is_log_archived: bool,
 }
 
 /// The result of decoding a superblock's page.
@@ -122,7 +125,8 @@ impl Superblock {
         };
         page[56..60].copy_from_slice(&state.to_le_bytes());
         let restored = if self.is_being_restored { BEING_RESTORED } else { 0 };
-        page[60..64].copy_from_slice(&restored.to_le_bytes());
+        let archived = if self.is_log_archived { LOG_ARCHIVED } else { 0 };
+        page[60..64].copy_from_slice(&(restored | archived).to_le_bytes());
         page[64..80].copy_from_slice(&self.application);
         page[80..88].copy_from_slice(&map.head.0.to_le_bytes());
         page[88..92].copy_from_slice(&map.pages.to_le_bytes());
@@ -176,6 +180,7 @@ impl Superblock {
             undo: Lsn(bytes.u64_at(256)),
             lives: Lives::decode(bytes.get(LIVES_AT..).unwrap_or_default()),
             is_being_restored: Self::is_marked(bytes),
+            is_log_archived: bytes.u32_at(60) & LOG_ARCHIVED != 0,
         })
     }
 
@@ -206,6 +211,7 @@ mod tests {
             undo: Lsn(0x1234_5678_9abc_0000),
             lives,
             is_being_restored: true,
+            is_log_archived: true,
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

@@ -4,6 +4,7 @@
 //! (`resident_size`).
 
 mod archive_ends;
+mod archive_named;
 mod async_ranges;
 mod async_runs;
 mod asynchronous;
