@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use vellum_base::Lsn;
+use vellum_base::{Lsn, tell_panic};
 use vellum_base::primitive::thread::{Builder, JoinHandle};
 
 /// How long the thread waits after a flush that found no room.
@@ -73,7 +73,16 @@ impl LogFlusher {
     /// If the system has no room for a thread.
     pub fn start(log: Arc<Log>) -> io::Result<Self> {
         let flushed = log.clone();
-        let thread = Builder::new().name("vellum-log".to_owned()).spawn(move || run(&flushed))?;
+        // What waits for the thread would wait for ever.
+        let work = move || {
+            tell_panic(
+                || run(&flushed),
+                |panic| {
+                    flushed.fail(io::Error::other(panic));
+                },
+            );
+        };
+        let thread = Builder::new().name("vellum-log".to_owned()).spawn(work)?;
         Ok(Self { log, thread: Some(thread) })
     }
 
@@ -87,7 +96,7 @@ impl Drop for LogFlusher {
     fn drop(&mut self) {
         self.log.waiting().stop();
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic; if it did, nothing could be done about it here.
+            // A panic has ended the log.
             let _ = thread.join();
         }
     }

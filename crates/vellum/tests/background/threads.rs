@@ -3,11 +3,14 @@
 use crate::{hooked::Hooked, options};
 use std::{
     collections::BTreeMap,
+    future::Future,
     path::PathBuf,
+    pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -26,12 +29,30 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
+/// The result of a future that is ready soon, whichever thread makes it so.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, begun) = (pin!(future), Instant::now());
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return result;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "it waits for ever");
+        thread::yield_now();
+    }
+}
+
 /// A disk on which a thread of this name panics at its next write once the flag is set.
 fn panicking(name: &'static str) -> (Arc<Hooked>, Arc<AtomicBool>) {
+    panicking_after(name, 0)
+}
+
+/// A disk on which a thread of this name panics after so many writes once the flag is set.
+fn panicking_after(name: &'static str, writes: usize) -> (Arc<Hooked>, Arc<AtomicBool>) {
     let is_armed = Arc::new(AtomicBool::new(false));
-    let armed = is_armed.clone();
+    let (armed, written) = (is_armed.clone(), AtomicUsize::new(0));
     let hooked = Hooked::new(SimulatedDisk::new(1), move || {
-        if thread::current().name() == Some(name) && armed.load(Ordering::SeqCst) {
+        let is_it = thread::current().name() == Some(name) && armed.load(Ordering::SeqCst);
+        if is_it && written.fetch_add(1, Ordering::SeqCst) >= writes {
             panic!("planted in {name}");
         }
     });
@@ -118,4 +139,35 @@ fn a_panic_of_the_thread_that_archives_is_told() {
     assert!(soon(|| error().is_some()));
     let told = error().unwrap();
     assert!(told.contains("`vellum-archive` has panicked (planted in vellum-archive)"), "{told}");
+}
+
+/// Whatever that thread was doing, writing the log or making its files: nothing waits for it ever after.
+#[test]
+fn a_panic_of_the_thread_that_writes_the_log_ends_the_log() {
+    for writes in 0..40 {
+        let (disk, is_armed) = panicking_after("vellum-log", writes);
+        let options = options().log_segment_bytes(64 << 10).background_checkpoints(false);
+        let database = Database::create_in(disk, "data", &options).unwrap();
+        let table = database.create_table("table").unwrap();
+        is_armed.store(true, Ordering::SeqCst);
+        let mut number = 0_u32;
+        let commit = |number: u32| -> vellum::Result<()> {
+            let transaction = database.begin()?;
+            // So much that a file of the log has a few of them.
+            (0..16).try_for_each(|part| {
+                transaction.put(&table, (number * 16 + part).to_be_bytes(), [7; 900]).map(drop)
+            })?;
+            Ok(ready(transaction.commit_async()?.unwrap())?)
+        };
+        let error = loop {
+            match commit(number) {
+                Ok(()) => number += 1,
+                Err(error) => break error.to_string(),
+            }
+            assert!(number < 2000, "after {writes} writes nothing was told");
+        };
+        assert!(error.contains("panicked"), "after {writes} writes: {error}");
+        // Others are told the same.
+        assert!(table.put(b"key", b"value").unwrap_err().to_string().contains("panicked"));
+    }
 }
