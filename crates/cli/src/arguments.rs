@@ -76,7 +76,7 @@ pub struct WriteArguments {
 pub enum Change {
     /// A few records: the log is small, so that there is room for it on a disk that is almost full.
     Little,
-    /// Perhaps much.
+    /// Perhaps much: the log has files of the usual size, unless the disk is almost full.
     Much,
 }
 

@@ -67,8 +67,19 @@ pub fn open_to_write(arguments: &WriteArguments, change: Change) -> Result<Datab
         return Err(missing(path));
     }
     check_archive(arguments)?;
+    let change = as_there_is_room(change, path);
     signals::watch();
     Database::open(path, &arguments.options(change)).map_err(|error| explain_room(path, error, change))
+}
+
+/// A disk that is almost full must have room for the log of a command that recovers or compacts a database on it.
+fn as_there_is_room(change: Change, path: &Path) -> Change {
+    /// With less than this a log of files of the usual size would take a good part of it.
+    const ROOM_BYTES: u64 = 512 << 20;
+    match free_bytes(directory(&real_path(path))) {
+        Some(..ROOM_BYTES) => Change::Little,
+        _ => change,
+    }
 }
 
 /// Opens a database for writing, or creates it; returns whether it was created. See [`open_to_write`].
@@ -76,6 +87,7 @@ pub fn open_or_create(arguments: &WriteArguments, change: Change) -> Result<(Dat
     let path = &arguments.store.database;
     existing_file(path)?;
     check_archive(arguments)?;
+    let change = as_there_is_room(change, path);
     signals::watch();
     let database = Database::open_or_create(path, &arguments.options(change));
     let database = database.map_err(|error| explain_room(path, error, change))?;
@@ -310,6 +322,12 @@ fn missing(path: &Path) -> Failure {
 /// The directory of a file.
 pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// How many bytes there is room for on the disk of a directory, if the system can say.
+pub fn free_bytes(directory: &Path) -> Option<u64> {
+    let system = rustix::fs::statvfs(directory).ok()?;
+    Some(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
 /// Whether the system denied permission.

@@ -10,8 +10,8 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use vellum_base::{Lsn, tell_panic};
 use vellum_base::primitive::thread::{Builder, JoinHandle};
+use vellum_base::{Lsn, tell_panic};
 
 /// How long the thread waits after a flush that found no room.
 const PAUSE: Duration = Duration::from_millis(10);

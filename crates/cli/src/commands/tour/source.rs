@@ -5,7 +5,7 @@ use crate::{
     failure::{Code, Failure, Result},
     files::{Found, Tree},
     progress::Progress,
-    size,
+    size, store,
 };
 use std::path::{Path, PathBuf};
 use vellum::{MAX_VALUE_BYTES, pool::PAGE_SIZE};
@@ -115,11 +115,7 @@ impl Place {
     pub fn check_room(&self, bytes: u64) -> Result {
         let directory = self.directory();
         // If the system cannot say, the attempt will show.
-        let Ok(about) = rustix::fs::statvfs(directory) else { return Ok(()) };
-        let free = about.f_bavail.saturating_mul(about.f_frsize);
-        if free >= bytes {
-            return Ok(());
-        }
+        let Some(free) = store::free_bytes(directory).filter(|free| *free < bytes) else { return Ok(()) };
         let (needed, free) = (size::bytes(bytes), size::bytes(free));
         let message = format!(
             "the database needs about {needed}, and only {free} are free in {}; choose another place with \
