@@ -66,8 +66,8 @@ pub struct WriteArguments {
     /// Archive the log in this directory: `vellum restore --archive` follows it to any point in time
     #[arg(long, value_name = "DIR")]
     pub archive: Option<PathBuf>,
-    /// End the archive: from now on the log of the database is not archived any more
-    #[arg(long, conflicts_with = "archive")]
+    /// End the archive that the log has so far; with --archive, another one begins
+    #[arg(long)]
     pub no_archive: bool,
 }
 
@@ -101,9 +101,10 @@ impl WriteArguments {
         let file_bytes = change.file_bytes();
         let options = self.store.engine.options(self.store.pool);
         let options = options.log_segment_bytes(file_bytes).log_buffer_bytes(file_bytes);
+        let options = options.end_log_archive(self.no_archive);
         match &self.archive {
             Some(directory) => options.log_archive(directory),
-            None => options.end_log_archive(self.no_archive),
+            None => options,
         }
     }
 }

@@ -336,10 +336,11 @@ fn a_database_is_restored_to_a_point_in_time() {
     for command in [&["put", "d", "key", "four"][..], &["compact", "d"], &["recover", "d"]] {
         place.run(command).fails(2, &["the log of d is archived", "`--archive`", "`--no-archive`"]);
         place
-            .run(&[command, &["--archive", "log", "--no-archive"]].concat())
-            .fails(2, &["cannot be used with"]);
+            .run(&[command, &["--archive", "lgo"]].concat())
+            .fails(2, &["the directory that was named holds nothing of it", "`--archive`", "`--no-archive`"]);
     }
     assert!(std::fs::read(place.path("d")).unwrap() == before && !place.path("d-log").exists());
+    assert!(!place.path("lgo").exists());
     place.run(&["put", "d", "key", "four", "--no-archive"]).ok();
     place.run(&["put", "d", "key", "five", "--archive", "log"]).ok();
     restore(&[]).fails(6, &["the archive lacks the log from"]);

@@ -19,7 +19,7 @@ use vellum_access::Tree;
 use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex};
 use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
-use vellum_txn::DurablePool;
+use vellum_txn::{Archive, ArchiveError, DurablePool};
 use vellum_vm::{CreateMode, Directory, File};
 
 /// The pool's counters and its current state.
@@ -193,8 +193,8 @@ impl Database {
         if file.is_read_only() {
             return Ok((DurablePool::without_log(file, None, &options.log_settings)?, LogPlace::default()));
         }
-        if file.is_log_archived() && !options.archives_log() && !options.ends_archive {
-            return Err(Error::ArchiveNotNamed { path: file.path() });
+        if file.is_log_archived() && !options.ends_archive {
+            check_archive(&file, options)?;
         }
         let directory = match place.directory.clone() {
             Some(directory) if options.log => directory,
@@ -485,6 +485,21 @@ impl From<(String, TableRecord)> for TableInformation {
 }
 
 /// Whether a file was refused because it has crashed and is to be opened for reading only.
+/// Makes sure that the archive is named which the log of a database has. One that was closed has archived all of it, so
+/// an archive that holds nothing is another one.
+fn check_archive(file: &PoolFile, options: &Options) -> Result<()> {
+    let refused = |is_empty| Error::ArchiveNotNamed { path: file.path(), is_empty };
+    let archive = options.log_settings.archive.clone().filter(|_| options.log);
+    let archive = Archive::new(archive.ok_or_else(|| refused(false))?, file.database());
+    let is_empty = match archive.last() {
+        Ok(last) => last.is_none(),
+        // Another error is met again where the archive is used.
+        Err(ArchiveError::Read { source }) => source.kind() == std::io::ErrorKind::NotFound,
+        Err(_) => false,
+    };
+    if is_empty && !file.needs_recovery() { Err(refused(true)) } else { Ok(()) }
+}
+
 fn is_to_be_recovered(error: &PoolError, options: &Options) -> bool {
     options.log && matches!(error, PoolError::NotClosedCleanly { has_log: true, .. })
 }

@@ -187,17 +187,20 @@ pub enum Error {
     /// The log of the database is not archived.
     #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
     WithoutArchive,
-    /// The log was archived when the database was last changed, and no archive is named now: see
+    /// The log was archived when the database was last changed, and the archive is not named now: see
     /// [`Options::end_log_archive`](crate::Options::end_log_archive). Nothing has been changed.
     #[error(
-        "the log of {} is archived, and no archive was named: what is changed without it would be missing there, and nothing \
-         could be restored beyond that gap. Name the archive (`--archive`, `Options::log_archive`); or end it (`--no-archive`, \
+        "the log of {} is archived, and {}: what is changed now would be missing in its archive, and nothing could be restored \
+         beyond that gap. Name the archive (`--archive`, `Options::log_archive`); or end it (`--no-archive`, \
          `Options::end_log_archive`), and then make a new backup",
-        path.display()
+        path.display(),
+        if *is_empty { "the directory that was named holds nothing of it" } else { "no archive was named" }
     )]
     ArchiveNotNamed {
         /// The database.
         path: PathBuf,
+        /// Whether a directory was named that holds no archive.
+        is_empty: bool,
     },
     /// The changes that a feed is to start or continue with have been discarded. See
     /// [`Database::changes`](crate::Database::changes).

@@ -186,11 +186,11 @@ impl Options {
         self
     }
 
-    /// Whether the archive of the log ends here, if the database has one. A database remembers that its log was archived
-    /// when it was last changed, and is then not opened for changes without [`log_archive`](Self::log_archive): a forgotten
-    /// option would leave a gap in the archive, across which nothing can be restored. With this option it is opened
-    /// without an archive all the same, and from its first change on it needs none. Default false; without meaning if
-    /// there is a `log_archive`.
+    /// Whether the archive that the log has had so far ends here. A database remembers that its log was archived when it was
+    /// last changed. It is then not opened for changes without [`log_archive`](Self::log_archive), nor, if it was closed,
+    /// with a directory that holds nothing: an option that was forgotten or mistyped would leave a gap in the archive, across
+    /// which nothing can be restored. With this option it is opened all the same: without an archive, and from its first
+    /// change on it needs none, or with a `log_archive` that begins here. Default false.
     ///
     /// ```
     /// # use vellum::{Database, Options};
@@ -225,11 +225,6 @@ impl Options {
         self.archive_path = None;
         self.log_settings.archive = Some(directory);
         self
-    }
-
-    /// Whether there is a log, and it is archived.
-    pub(crate) fn archives_log(&self) -> bool {
-        self.log && self.log_settings.archive.is_some()
     }
 
     /// The same options without an archive, whether or not the database has one.

@@ -77,6 +77,37 @@ fn it_is_refused_without_the_archive_whether_it_was_closed_or_not() {
 }
 
 #[test]
+fn a_directory_that_holds_nothing_is_not_its_archive() {
+    let (disk, archive) = (created(), SimulatedDisk::new(2));
+    change(open(&disk, &archived(&archive)).unwrap(), b"first");
+    let other = SimulatedDisk::new(3);
+    assert!(is_refused(&disk, &archived(&other)) && other.names().unwrap().is_empty());
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    assert!(is_refused(&disk, &options().log_archive(&missing)) && !missing.exists());
+    // It goes on in another one if that is meant.
+    let database = open(&disk, &archived(&other).end_log_archive(true)).unwrap();
+    change(database, b"second");
+    assert!(!other.names().unwrap().is_empty());
+    change(open(&disk, &archived(&other)).unwrap(), b"third");
+    assert!(is_refused(&disk, &options()));
+}
+
+#[test]
+fn one_that_crashed_before_anything_was_archived_needs_its_archive_only() {
+    let (disk, archive) = (created(), SimulatedDisk::new(2));
+    let database = open(&disk, &archived(&archive)).unwrap();
+    database.table("table").unwrap().put(b"first", b"value").unwrap();
+    let (disk, archive) = (disk.crash_with(CrashModel::LoseAll), archive.crash());
+    drop(database);
+    assert!(archive.names().unwrap().is_empty() && is_refused(&disk, &options()));
+    let database = open(&disk, &archived(&archive)).unwrap();
+    assert!(database.table("table").unwrap().get(b"first").unwrap().is_some());
+    change(database, b"second");
+    assert!(!archive.names().unwrap().is_empty());
+}
+
+#[test]
 fn one_that_was_only_looked_at_with_an_archive_needs_none() {
     let disk = created();
     open(&disk, &archived(&SimulatedDisk::new(2))).unwrap().close().unwrap();
