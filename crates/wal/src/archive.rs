@@ -217,22 +217,26 @@ impl Archive {
         finish().map_err(write_error)
     }
 
-    /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, and holds
-    /// what the log holds before its end. Returns that end, after which there may be damaged parts. Otherwise the database
-    /// is an older copy of one that has gone on, or was itself copied and has gone on.
+    /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, or with what
+    /// the log has had since, and holds what the log holds before its end. Returns that end, after which there may be
+    /// damaged parts. Otherwise the database is an older copy of one that has gone on, or was itself copied and has gone on.
     pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
         let (mut names, log_end_name) = (self.names()?, name_at(log_end));
+        let source_of = |name: &str| sources.iter().find(|source| source.part.name() == name);
         // A part that is damaged does not count: it is written again, if the log still has it.
         let last = loop {
             let Some(name) = names.pop() else { return Ok(None) };
-            if name > log_end_name {
+            if name > log_end_name && source_of(&name).is_none() {
                 return Err(ArchiveError::Diverged { name });
             }
             if let Some(part) = self.sound_part(&name)? {
                 break part;
             }
         };
-        if last.end > log_end {
+        // A copy may have failed when it had made the part, so that it is not known here.
+        if last.end > log_end
+            && !source_of(&last.name()).map_or(Ok(false), |source| source.begins_with(&last))?
+        {
             return Err(diverged(&last));
         }
         for source in sources.iter().filter(|source| source.part.end <= last.end) {

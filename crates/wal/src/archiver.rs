@@ -166,13 +166,15 @@ impl Shared {
     /// How far the archive reaches, and the finished parts of the log.
     fn known_end(&self, to: u64, with_blank: bool) -> Result<(Option<Lsn>, Vec<PartSource>), ArchiveError> {
         let known = lock(&self.state).end;
-        let (log_end, sources) = {
+        let durable = self.log.horizon(Durability::Synced).0;
+        let (log_end, all, sources) = {
             let device = self.log.device();
-            (device.former_end(), device.finished_parts(to, with_blank))
+            let all = if known.is_none() { device.finished_parts(durable, true) } else { Vec::new() };
+            (device.former_end(), all, device.finished_parts(to, with_blank))
         };
         let end = match known {
             Some(end) => Some(end),
-            None => self.archive.check(log_end, &sources)?,
+            None => self.archive.check(log_end, &all)?,
         };
         Ok((end, sources))
     }
@@ -313,6 +315,52 @@ mod tests {
         log.wait(last, Durability::Synced).unwrap();
         archiver.shared.copy(None, false).unwrap();
         assert_eq!(archiver.state().end, Some(Lsn(begin.0 + (12 << 10))));
+    }
+
+    /// Whatever fails while the archive has nothing of this life yet: it is not taken for one of another copy.
+    #[test]
+    fn a_part_that_was_made_although_the_copy_failed_is_known_again() {
+        // The part is that of a segment, or of the beginning of one.
+        for (is_first, to_end, records) in [true, false]
+            .into_iter()
+            .flat_map(|first| [(first, true, 30), (first, false, 30), (first, false, 2)])
+        {
+            for operation in 1.. {
+                let (mut disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+                let (mut log, mut archiver) = start(&disk, &parts);
+                let begin = log.end();
+                if !is_first {
+                    fill(&log, 1, 5);
+                    archiver.archive_all(true).unwrap();
+                    disk = disk.crash();
+                    drop((archiver, log));
+                    (log, archiver) = start(&disk, &parts);
+                }
+                parts.fail_nth(operation);
+                fill(&log, 2, records);
+                // Or the thread of the archive meets it.
+                let _ = archiver.archive_all(false);
+                let has_failed = parts.counts().scheduled_failures > 0;
+                parts.heal();
+                fill(&log, 3, 1);
+                let again = |to_end: bool| match to_end {
+                    true => archiver.archive_all(false).map(drop),
+                    false => archiver.shared.copy(None, false).map_err(LogError::from),
+                };
+                again(to_end).unwrap_or_else(|error| panic!("{operation}: {error}"));
+                archiver.archive_all(true).unwrap();
+                assert_eq!((archiver.state().error, archiver.state().gap), (None, None), "{operation}");
+                let mut reader = archiver.archive().read(begin).unwrap();
+                let mut count = 0;
+                while reader.next().unwrap().is_some() {
+                    count += 1;
+                }
+                assert_eq!(count, records + 1 + if is_first { 0 } else { 5 }, "{operation}");
+                if !has_failed {
+                    break;
+                }
+            }
+        }
     }
 
     #[test]
