@@ -218,30 +218,31 @@ impl Archive {
     }
 
     /// Checks that the archive goes no further than the log did that ended at `log_end` when it was opened, or with what
-    /// the log has had since, and holds what the log holds before its end. Returns that end, after which there may be
-    /// damaged parts. Otherwise the database is an older copy of one that has gone on, or was itself copied and has gone on.
+    /// the log has had since, and holds what the log holds before its end. Returns how far it went before the log was
+    /// opened; there may be damaged parts after that. Otherwise the database is an older copy of one that has gone on, or
+    /// was itself copied and has gone on.
     pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
         let (mut names, log_end_name) = (self.names()?, name_at(log_end));
-        let source_of = |name: &str| sources.iter().find(|source| source.part.name() == name);
         // A part that is damaged does not count: it is written again, if the log still has it.
         let last = loop {
             let Some(name) = names.pop() else { return Ok(None) };
-            if name > log_end_name && source_of(&name).is_none() {
+            let source = sources.iter().find(|source| source.part.name() == name);
+            if name > log_end_name && source.is_none() {
                 return Err(ArchiveError::Diverged { name });
             }
-            if let Some(part) = self.sound_part(&name)? {
-                break part;
+            match (self.sound_part(&name)?, source) {
+                (None, _) => {}
+                (Some(part), _) if part.end <= log_end => break part,
+                // A copy failed when it had made the part, which may not be durable. It is made again.
+                (Some(part), Some(source)) if source.begins_with(&part)? => {}
+                (Some(part), _) => return Err(diverged(&part)),
             }
         };
-        // A copy may have failed when it had made the part, so that it is not known here.
-        if last.end > log_end
-            && !source_of(&last.name()).map_or(Ok(false), |source| source.begins_with(&last))?
-        {
-            return Err(diverged(&last));
-        }
         for source in sources.iter().filter(|source| source.part.end <= last.end) {
             self.check_source(source)?;
         }
+        // A process that was killed may have left it in the system's cache only.
+        self.directory.sync().map_err(write_error)?;
         Ok(Some(last.end))
     }
 

@@ -228,7 +228,7 @@ mod tests {
         LogOptions,
         segment::{self, Geometry},
     };
-    use vellum_vm::{Directory, SimulatedDisk};
+    use vellum_vm::{CrashModel, Directory, SimulatedDisk};
 
     fn start(disk: &SimulatedDisk, parts: &SimulatedDisk) -> (Arc<Log>, LogArchiver) {
         let log = open(disk, Lsn(0));
@@ -321,10 +321,9 @@ mod tests {
     #[test]
     fn a_part_that_was_made_although_the_copy_failed_is_known_again() {
         // The part is that of a segment, or of the beginning of one.
-        for (is_first, to_end, records) in [true, false]
-            .into_iter()
-            .flat_map(|first| [(first, true, 30), (first, false, 30), (first, false, 2)])
-        {
+        let cases = [(true, 30, 1), (true, 30, 0), (true, 2, 0), (false, 30, 1), (false, 2, 1)];
+        let cases = [true, false].into_iter().flat_map(|first| cases.map(|case| (first, case)));
+        for (is_first, (to_end, records, more)) in cases {
             for operation in 1.. {
                 let (mut disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
                 let (mut log, mut archiver) = start(&disk, &parts);
@@ -342,12 +341,17 @@ mod tests {
                 let _ = archiver.archive_all(false);
                 let has_failed = parts.counts().scheduled_failures > 0;
                 parts.heal();
-                fill(&log, 3, 1);
+                fill(&log, 3, more);
                 let again = |to_end: bool| match to_end {
                     true => archiver.archive_all(false).map(drop),
                     false => archiver.shared.copy(None, false).map_err(LogError::from),
                 };
                 again(to_end).unwrap_or_else(|error| panic!("{operation}: {error}"));
+                if to_end {
+                    // It is durable, whatever failed before.
+                    let durable = Archive::new(Arc::new(parts.crash_with(CrashModel::LoseAll)), [1; 16]);
+                    assert_eq!(durable.last().unwrap().unwrap().end, log.end(), "{operation}");
+                }
                 archiver.archive_all(true).unwrap();
                 assert_eq!((archiver.state().error, archiver.state().gap), (None, None), "{operation}");
                 let mut reader = archiver.archive().read(begin).unwrap();
@@ -355,12 +359,38 @@ mod tests {
                 while reader.next().unwrap().is_some() {
                     count += 1;
                 }
-                assert_eq!(count, records + 1 + if is_first { 0 } else { 5 }, "{operation}");
+                assert_eq!(count, records + more + if is_first { 0 } else { 5 }, "{operation}");
                 if !has_failed {
                     break;
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_killed_process_has_archived_is_made_durable() {
+        let mut were_kept = 0;
+        for operation in 1.. {
+            let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+            let (log, archiver) = start(&disk, &parts);
+            parts.fail_nth(operation);
+            fill(&log, 1, 5);
+            let _ = archiver.archive_all(false);
+            let has_failed = parts.counts().scheduled_failures > 0;
+            let (disk, parts) = (disk.kill(), parts.kill());
+            drop((archiver, log));
+            parts.heal();
+            let (log, archiver) = start(&disk, &parts);
+            let end = log.device().former_end();
+            were_kept += usize::from(archiver.archive().last().unwrap().is_some());
+            archiver.archive_all(false).unwrap();
+            let durable = Archive::new(Arc::new(parts.crash_with(CrashModel::LoseAll)), [1; 16]);
+            assert_eq!(durable.last().unwrap().unwrap().end, end, "{operation}");
+            if !has_failed {
+                break;
+            }
+        }
+        assert!(were_kept > 1);
     }
 
     #[test]
