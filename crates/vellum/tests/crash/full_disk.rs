@@ -18,6 +18,8 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 use vellum::{Backup, BackupOptions, Database, Directory, DiskDirectory, Error, ErrorKind, Options};
 use vellum_vm::SimulatedDisk;
@@ -210,6 +212,23 @@ impl Run {
     }
 }
 
+impl Run {
+    /// A step when there is room again. What the same process was refused is tried again after a pause, of a second at
+    /// most: longer after an attempt that took longer, as on a busy machine.
+    fn step_with_room(&mut self, place: &dyn Place, database: &Database, then: Then) -> Result<(), String> {
+        let begun = Instant::now();
+        while let Some((error, operation)) = self.step(place, database) {
+            let may_pause = then == Then::Room && begun.elapsed() < Duration::from_secs(2);
+            refusal(&error).and(if may_pause { Ok(()) } else { Err(format!("with room: {error}")) })?;
+            if !self.journal.settle(operation.as_ref(), database)? {
+                return Err(format!("after {error} it has to be opened anew"));
+            }
+            sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
 fn back_up(place: &dyn Place, database: &Database, number: u64) -> vellum::Result<()> {
     let name = format!("backup-{number}");
     let made = database.backup_in(place.directory(), &name, BackupOptions::default()).and_then(|_| {
@@ -278,7 +297,7 @@ fn run(place: &mut dyn Place, workload: Workload, free: u64, then: Then) -> Resu
     }
     run.workload = Workload::Transactions;
     for _ in 0..10 {
-        run.step(place, &database).map_or(Ok(()), |(error, _)| Err(format!("with room: {error}")))?;
+        run.step_with_room(place, &database, then)?;
     }
     database.checkpoint().map_err(say)?;
     database.close().map_err(say)?;
