@@ -130,14 +130,17 @@ impl<'p> OptimisticGuard<'p> {
         }
     }
 
-    /// Latches the page in shared mode, if it is unchanged since it was read.
+    /// Latches the page in shared mode, if it is unchanged since it was read. If it was read in passing, the latch does not
+    /// count as a use of the page either.
     ///
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed.
     #[inline]
     pub fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
         if self.state().try_share_optimistic(self.seen) {
-            Ok(SharedGuard::adopt(self.allocator.table(), Extent::page(self.page)))
+            let (table, extent) = (self.allocator.table(), Extent::page(self.page));
+            // Every other reader takes the mark away before it reads.
+            Ok(SharedGuard { table, extent, is_marked: self.seen.is_marked() })
         } else {
             Err(Interrupt::Conflict(self.page))
         }
@@ -158,12 +161,14 @@ impl<'p> OptimisticGuard<'p> {
 pub struct SharedGuard<'p> {
     table: &'p PageTable,
     extent: Extent,
+    /// Whether the page was marked, and the latch does not count as a use.
+    is_marked: bool,
 }
 
 impl<'p> SharedGuard<'p> {
     /// Makes a guard for an extent that the caller has latched in shared mode.
     pub(crate) fn adopt(table: &'p PageTable, extent: Extent) -> Self {
-        Self { table, extent }
+        Self { table, extent, is_marked: false }
     }
 
     /// The latched extent.
@@ -186,7 +191,11 @@ impl<'p> SharedGuard<'p> {
 
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
-        self.table.unlatch_shared(self.extent.head);
+        if self.is_marked {
+            self.table.unlatch_shared_marked(self.extent.head);
+        } else {
+            self.table.unlatch_shared(self.extent.head);
+        }
     }
 }
 

@@ -213,6 +213,11 @@ impl PageTable {
         self.wake(page, self.state(page).release_shared());
     }
 
+    /// Releases the shared latch of a page that was marked, and is not counted as used.
+    pub(crate) fn unlatch_shared_marked(&self, page: PageId) {
+        self.wake(page, self.state(page).release_shared_marked());
+    }
+
     /// Wakes the threads that wait for a page, if its release said so.
     #[inline]
     pub(crate) fn wake(&self, page: PageId, wake: Wake) {

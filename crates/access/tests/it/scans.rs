@@ -1,7 +1,11 @@
 //! Scans with read-ahead: what they show, what they read, and what they leave in memory.
 
 use crate::support::{create_tree, open_tree, options, sealed, unseal};
-use std::{ops::Bound, sync::Arc, time::Duration};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    time::Duration,
+};
 use vellum_access::{AccessError, Cursor, Tree, TreeHints};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};
@@ -37,6 +41,35 @@ fn walk(cursor: &mut Cursor<'_, Pool>, mut next: u64, forward: bool) -> Result<u
         next = if forward { next + 1 } else { next.wrapping_sub(1) };
     }
     Ok(count)
+}
+
+/// Shows so many entries from `next` on where they lie, or those up to the end of the range; how many that were.
+fn show(cursor: &mut Cursor<'_, Pool>, mut next: u64, count: u64) -> u64 {
+    let (first, end) = (next, next + count);
+    let scanned = cursor.scan(|entry| {
+        assert_eq!(number(&entry), next);
+        next += 1;
+        if next == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.unwrap();
+    next - first
+}
+
+/// What was read ahead is not pushed out by the leaves that the scan has passed.
+#[test]
+fn a_scan_of_eight_times_the_pool_reads_each_leaf_once() {
+    const COUNT: u64 = 80_000;
+    let file = SimulatedFile::new(18);
+    filled(&file, COUNT);
+    for (background, in_place) in [(true, false), (false, false), (true, true), (false, true)] {
+        let options = options(256).background_eviction(background);
+        let pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
+        let mut cursor = open_tree(&pool).range(UNBOUNDED, UNBOUNDED).unwrap();
+        let shown = if in_place { show(&mut cursor, 0, COUNT) } else { walk(&mut cursor, 0, true).unwrap() };
+        assert_eq!(shown, COUNT);
+        let (read, pages) = (pool.statistics().pages_read, pool.statistics().pages_in_file);
+        assert!(read <= pages + pages / 50, "{read} of {pages} pages, {background}, in place: {in_place}");
+    }
 }
 
 /// Scans both ways, and turns round in between, on a device that reorders, delays and shortens reads.
@@ -417,7 +450,7 @@ fn a_scan_does_not_push_out_what_others_use() {
         pool.checkpoint().unwrap();
         roots
     };
-    for background in [true, false] {
+    for (background, in_place) in [(true, false), (false, false), (true, true), (false, true)] {
         let options = options(256).background_eviction(background);
         let pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
         let [hot, cold] = roots.map(|root| Tree::open(&pool, root));
@@ -426,17 +459,21 @@ fn a_scan_does_not_push_out_what_others_use() {
         touch();
         let mut cursor = cold.range(UNBOUNDED, UNBOUNDED).unwrap();
         let mut hot_misses = 0;
-        for expected in 0..COLD {
-            assert_eq!(number(&cursor.next().unwrap().unwrap()), expected);
-            if expected % 1000 == 999 {
-                let before = pool.statistics().misses;
-                touch();
-                hot_misses += pool.statistics().misses - before;
+        for thousand in 0..COLD / 1000 {
+            if in_place {
+                assert_eq!(show(&mut cursor, thousand * 1000, 1000), 1000);
+            } else {
+                (0..1000).for_each(|more| {
+                    assert_eq!(number(&cursor.next().unwrap().unwrap()), thousand * 1000 + more);
+                });
             }
+            let before = pool.statistics().misses;
+            touch();
+            hot_misses += pool.statistics().misses - before;
         }
         assert!(pool.statistics().pages_read > 8 * 256, "{}", pool.statistics().pages_read);
         // Of about 90 hot pages, each read 80 times.
-        assert!(hot_misses <= 5, "{hot_misses} misses of hot pages, background eviction: {background}");
+        assert!(hot_misses <= 5, "{hot_misses} misses of hot pages, {background}, in place: {in_place}");
     }
 }
 

@@ -143,7 +143,7 @@ const fn kind(state: u64) -> u64 {
 }
 
 /// Every possible transition between states. Debug builds check each one against this table.
-const TRANSITIONS: [(u64, u64, Version); 13] = [
+const TRANSITIONS: [(u64, u64, Version); 14] = [
     // A thread reads the page in, or allocates it.
     (EVICTED, EXCLUSIVE, Version::Stays),
     (UNLOCKED, EXCLUSIVE, Version::Stays),
@@ -153,6 +153,8 @@ const TRANSITIONS: [(u64, u64, Version); 13] = [
     // One holder more or fewer, or a thread starts to wait for them.
     (SHARED_FIRST, SHARED_FIRST, Version::Stays),
     (SHARED_FIRST, UNLOCKED, Version::Stays),
+    // The last holder was a scan, which does not count as a use.
+    (SHARED_FIRST, MARKED, Version::Stays),
     (SHARED_FIRST, EXCLUSIVE, Version::Stays),
     (UNLOCKED, MARKED, Version::Stays),
     (MARKED, UNLOCKED, Version::Stays),
@@ -395,13 +397,25 @@ impl PageState {
 
     /// Releases a shared latch.
     pub fn release_shared(&self) -> Wake {
+        self.leave_shared(UNLOCKED)
+    }
+
+    /// Releases a shared latch of a holder whose visit does not count as a use, and who found the page marked: it is
+    /// marked again, unless others hold it.
+    pub fn release_shared_marked(&self) -> Wake {
+        self.leave_shared(MARKED)
+    }
+
+    /// Releases a shared latch; the last holder leaves the page in state `last`.
+    fn leave_shared(&self, last: u64) -> Wake {
         let mut now = Word(self.0.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.shared_holders() > 0, "released a shared latch that nobody holds: {now:?}");
             // A thread that waits while there are shared holders wants the page to itself, or one of the 252 places:
             // wake it at the first chance that either wish can be met.
             let wake = now.is_waited_for() && (now.state() == SHARED_FIRST || now.state() == SHARED_LAST);
-            let mut next = now.with_state(now.state() - 1);
+            let left = if now.state() == SHARED_FIRST { last } else { now.state() - 1 };
+            let mut next = now.with_state(left);
             if wake {
                 next = Word(next.0 & !WAITING);
             }
@@ -562,6 +576,22 @@ mod tests {
         assert!(state.validate(seen));
         assert!(state.try_unmark(state.load()));
         assert!(state.load().is_unlocked());
+    }
+
+    #[test]
+    fn the_last_shared_holder_says_whether_the_page_was_used() {
+        let state = resident();
+        assert!(state.try_mark(state.load()));
+        assert!(state.try_shared(state.load()));
+        assert!(state.announce_waiting(Want::Exclusive));
+        assert_eq!(state.release_shared_marked(), Wake::All);
+        assert!(state.load().is_marked());
+        for is_first in [true, false] {
+            assert!(state.try_shared(state.load()) && state.try_shared(state.load()));
+            let _ = if is_first { state.release_shared_marked() } else { state.release_shared() };
+            let _ = if is_first { state.release_shared() } else { state.release_shared_marked() };
+            assert!(if is_first { state.load().is_unlocked() } else { state.load().is_marked() });
+        }
     }
 
     #[test]
