@@ -281,11 +281,11 @@ impl Allocator {
         }
     }
 
-    /// Claims room for the map of a checkpoint, and returns how many pages the map will cover.
-    pub(crate) fn claim_map(&self) -> Result<(Extent, u64), PoolError> {
+    /// Claims room for the map of a checkpoint, and returns how many pages the map will cover: `least` at least.
+    pub(crate) fn claim_map(&self, least: u64) -> Result<(Extent, u64), PoolError> {
         loop {
             let mut prefaulted = 0..0;
-            let claimed = self.storage().claim_map(|end| prefaulted = self.pages().window.leave(end));
+            let claimed = self.storage().claim_map(least, |end| prefaulted = self.pages().window.leave(end));
             self.pages().release_prefaulted(prefaulted);
             if is_full(&claimed) && self.settle_superseded()? {
                 continue;

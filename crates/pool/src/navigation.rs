@@ -179,6 +179,8 @@ impl Navigation for Pool {
             return Err(Interrupt::Miss(parent.miss(extent)?));
         }
         if !state.try_shared(now) {
+            // Otherwise it may be a stranger's by now, who keeps it latched for long.
+            parent.validate()?;
             return Err(Interrupt::Conflict(extent.head));
         }
         let guard = SharedGuard::adopt(self.table(), extent);

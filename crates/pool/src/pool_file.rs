@@ -188,7 +188,11 @@ impl PoolFile {
 
     /// Says whether the log is archived from now on. The first change makes this durable, before it is logged.
     pub fn set_log_archived(&mut self, is_archived: bool) {
-        self.superblock.is_log_archived = is_archived;
+        self.superblock.archives_log = is_archived;
+        // Until it is changed, a file that was closed lacks nothing that another archive has.
+        if self.needs_recovery() {
+            self.superblock.is_log_archived = is_archived;
+        }
     }
 
     /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of

@@ -360,7 +360,7 @@ impl Crashed {
         };
         let pool = recover(opened, &records, self.end)?;
         model.check(&pool).map_err(|error| format!("after the recovery, {error}"))?;
-        if pool.allocator().storage().is_marked_in_use() {
+        if pool.allocator().storage().is_in_use() {
             let again = recover(open(&self.file.crash()).map_err(shown)?, &records, self.end)?;
             model.check(&again).map_err(|error| format!("after a second recovery, {error}"))?;
         }

@@ -350,3 +350,58 @@ fn a_checkpoint_writes_long_extents_while_they_are_read_and_waits_for_their_writ
     assert_eq!(world.pool.statistics().checkpoint_pages_written, 5);
     world.crash().check().unwrap();
 }
+
+/// What the map of a checkpoint covers is what its records say, even if the file was cut down meanwhile.
+#[test]
+fn a_checkpoint_covers_what_is_freed_and_cut_off_while_it_is_taken() {
+    for pages_freed in 1..40 {
+        let world = world();
+        let mut pages: Vec<_> = (0..150).map(|number| world.new_page(number).unwrap()).collect();
+        let last = world.replace(None, 3, 1, false).unwrap();
+        pages.drain(..2).for_each(|page| world.free_page(page).unwrap());
+        world.log.make_all_durable();
+        world.checkpoint().unwrap();
+        let redo = world.log.end();
+        let freed = pages.split_off(pages.len() - pages_freed);
+        freed.iter().for_each(|page| world.free_page(*page).unwrap());
+        if pages_freed % 2 == 0 {
+            world.replace(Some(last), 1, 2, true).unwrap();
+        }
+        world.log.make_all_durable();
+        world.pool.trim();
+        world.pool.checkpoint_at(redo).unwrap();
+        for model in [CrashModel::LoseAll, CrashModel::KeepAll] {
+            let (records, end) = world.log.crash();
+            let crashed = Crashed { file: world.file.file.crash_with(model), records, end };
+            crashed.check().unwrap_or_else(|error| panic!("{pages_freed} pages: {error}"));
+        }
+    }
+}
+
+/// The superblocks on storage may name the checkpoint before: what it needs of the log may be given up only when they do
+/// not.
+#[test]
+fn after_a_close_that_failed_a_checkpoint_is_one() {
+    let mut failures = 0;
+    for n in 1.. {
+        let mut world = world();
+        let page = world.new_page(1).unwrap();
+        world.checkpoint().unwrap();
+        world.set_word(page, 1, 2).unwrap();
+        world.file.file.fail_nth_of(FileOperation::Write, n);
+        let failed = world.pool.checkpoint().is_err();
+        world.file.file.heal();
+        if !failed {
+            break;
+        }
+        failures += 1;
+        let redo = world.log.end();
+        world.log.make_durable_before(redo).unwrap();
+        world.pool.checkpoint_at(redo).unwrap();
+        let crashed = world.file.file.crash_with(CrashModel::LoseAll);
+        let opened = PoolFile::open_on(Arc::new(crashed), &options()).unwrap();
+        assert!(opened.redo() >= redo, "{:?} is not {redo:?}, write {n}", opened.redo());
+        world.crash().check().unwrap();
+    }
+    assert!(failures > 3, "the superblocks among them");
+}

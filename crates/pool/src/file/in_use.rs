@@ -9,11 +9,14 @@ impl Storage {
     /// Admits changes if the file can be marked as in use.
     ///
     /// # Errors
-    /// If it cannot be marked.
+    /// If it cannot be marked, or a sync or a write has failed meanwhile.
     pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
         self.mark_in_use()?;
-        self.changes_admitted.store(true, Ordering::Release);
-        Ok(())
+        // Acquire and release: if another thread has suspended changes before, its reason is visible below; if it does
+        // so later, that counts.
+        self.changes_admitted.swap(true, Ordering::AcqRel);
+        let refused = self.refuse_if_poisoned().and_then(|()| self.outage.error().map_or(Ok(()), Err));
+        refused.inspect_err(|_| self.suspend_changes())
     }
 
     /// Makes the superblocks say "in use", if they do not say so yet.
@@ -31,6 +34,7 @@ impl Storage {
         if self.marked_in_use.load(Ordering::Acquire) {
             return Ok(());
         }
+        superblock.is_log_archived = superblock.archives_log;
         if let Some(log) = self.log() {
             // The map stays until a checkpoint has written the next one, for which there must be room. A file without a
             // map is still being created: if it grew before it says that it has a log, it could not be opened after a

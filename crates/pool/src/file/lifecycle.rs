@@ -94,7 +94,7 @@ impl Superblock {
     /// Makes it that of a database that is restored, which is another one than that of the backup.
     pub(crate) fn finish_restore(&mut self) {
         self.renew_database();
-        (self.is_being_restored, self.is_log_archived) = (false, false);
+        (self.is_being_restored, self.is_log_archived, self.archives_log) = (false, false, false);
     }
 }
 

@@ -24,19 +24,24 @@ use crate::{
 use vellum_base::Extent;
 
 impl Storage {
-    /// Claims room for the map of a checkpoint. Returns the extent, the number of pages that the map will cover, and
-    /// whether the extent is long enough for that, which it is not if the file has grown much meanwhile. If the file
-    /// grows, `grown` gets its new end, with the map locked.
+    /// Claims room for the map of a checkpoint, which covers `least` pages at least. Returns the extent, the number of
+    /// pages that the map will cover, and whether the extent is long enough for that, which it is not if the file has
+    /// grown much meanwhile. If the file grows, `grown` gets its new end, with the map locked.
     ///
     /// # Errors
     /// If there is no room, and the file cannot grow; then nothing is claimed.
-    pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
-        let end = self.space.end();
+    pub(crate) fn claim_map(
+        &self,
+        least: u64,
+        mut grown: impl FnMut(u64),
+    ) -> Result<(Extent, u64, bool), PoolError> {
+        let last = self.space.end();
+        let end = last.max(least);
         let too_short = lock(&self.kept_map_room).take_if(|kept| u64::from(kept.pages) < image_pages(end));
         too_short.into_iter().for_each(|place| self.give_back(place));
         let kept = *lock(&self.kept_map_room);
         // Near the beginning, where it does not keep the file from being cut.
-        let found = self.claim_before(kept.map_or(end, |kept| kept.head.0), space_map_pages(end));
+        let found = self.claim_before(kept.map_or(last, |kept| kept.head.0), space_map_pages(end));
         let extent = match found.or_else(|| lock(&self.kept_map_room).take()) {
             Some(extent) => extent,
             None => self.claim(|| {

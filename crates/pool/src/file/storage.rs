@@ -302,9 +302,9 @@ impl Storage {
         Ok(())
     }
 
-    /// Whether the superblocks on storage say "in use".
-    pub(crate) fn is_marked_in_use(&self) -> bool {
-        self.marked_in_use.load(Ordering::Acquire)
+    /// Whether the file is to be recovered from its log after a crash, as far as known.
+    pub(crate) fn is_to_be_recovered(&self) -> bool {
+        self.lock_superblock().state == State::Logged
     }
 
     /// Writes the map of a checkpoint, and makes everything durable.
@@ -351,6 +351,7 @@ impl Storage {
     ) -> (Option<Extent>, Result<(), PoolError>) {
         let mut superblock = self.lock_superblock();
         let before = superblock.space_map.replace(extent);
+        let end_before = superblock.end;
         (superblock.end, superblock.redo, superblock.undo, superblock.state) = (end, redo, undo, state);
         if state == State::Closed {
             // As in `close`.
@@ -360,6 +361,8 @@ impl Storage {
         let written = write_superblocks(&*self.file, &mut superblock);
         if written.is_err() {
             superblock.state = State::Logged;
+            // What storage says may still be the former end, before which the file is not cut.
+            superblock.end = end.max(end_before);
         }
         drop(superblock);
         if let Some(before) = before {

@@ -82,6 +82,8 @@ pub(crate) struct Superblock {
     pub(crate) is_being_restored: bool,
     /// Whether the log was archived when the file was last changed.
     pub(crate) is_log_archived: bool,
+    /// Whether the log is archived from the next change on. In memory only.
+    pub(crate) archives_log: bool,
 }
 
 /// The result of decoding a superblock's page.
@@ -181,6 +183,7 @@ impl Superblock {
             lives: Lives::decode(bytes.get(LIVES_AT..).unwrap_or_default()),
             is_being_restored: Self::is_marked(bytes),
             is_log_archived: bytes.u32_at(60) & LOG_ARCHIVED != 0,
+            archives_log: bytes.u32_at(60) & LOG_ARCHIVED != 0,
         })
     }
 
@@ -212,6 +215,7 @@ mod tests {
             lives,
             is_being_restored: true,
             is_log_archived: true,
+            archives_log: true,
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

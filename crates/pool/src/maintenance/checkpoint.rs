@@ -29,14 +29,18 @@ pub(crate) fn checkpoint_at(
     if storage.is_half_changed() {
         return Err(PoolError::Panicked);
     }
-    if !storage.is_marked_in_use() {
-        return Ok(());
+    if !storage.is_in_use() {
+        if !storage.is_to_be_recovered() {
+            return Ok(());
+        }
+        // A close has failed, and the superblocks on storage may name an older place.
+        storage.mark_in_use()?;
     }
     write_changed(&allocator.io, logged, &allocator.pages().changed(), pause)?;
     // Pages freed meanwhile have not been written: if a crash could bring them back, they would lack their changes.
     logged.make_frees_durable()?;
     let redo = recorded.apply(&logged.take_events(redo), redo);
-    let (map, end) = allocator.claim_map()?;
+    let (map, end) = allocator.claim_map(recorded.end())?;
     if let Err(error) = storage.write_map(&mut recorded, map, end) {
         let _ = storage.keep_map_room([map]);
         return Err(error);
@@ -59,7 +63,7 @@ pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolEr
     logged.take_events(Lsn(u64::MAX));
     let own = storage.lock_superblock().space_map;
     recorded.copy(&storage.space, own, redo);
-    let (map, end) = allocator.claim_map()?;
+    let (map, end) = allocator.claim_map(recorded.end())?;
     if let Err(error) = storage.write_map(&mut recorded, map, end) {
         let _ = storage.keep_map_room([map]);
         return Err(error);

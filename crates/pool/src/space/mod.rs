@@ -191,7 +191,7 @@ impl SpaceMap {
     /// Where `length` pages at the end of the file begin, so that it grows by no more than necessary: a free tail is
     /// part of them.
     fn place_at_end(&self, cursor: &Cursor, length: u64) -> u64 {
-        cursor.end - self.free_tail(cursor).min(length)
+        cursor.end - self.uses.free_tail(cursor.end, cursor.free).min(length)
     }
 
     /// Claims free pages, or pages at the end, if that is admitted.
@@ -322,7 +322,7 @@ impl SpaceMap {
     /// Forgets the free pages after the last allocated one, so that the file can be cut there. Returns these pages.
     pub(crate) fn trim(&self) -> Range<u64> {
         let mut cursor = self.lock();
-        let tail = self.free_tail(&cursor);
+        let tail = self.uses.free_tail(cursor.end, cursor.free);
         cursor.end -= tail;
         cursor.free -= tail;
         // The next allocations fill the file from its beginning.
@@ -382,14 +382,6 @@ impl SpaceMap {
             at = stop.max(start + 1);
         }
         None
-    }
-
-    fn free_tail(&self, cursor: &Cursor) -> u64 {
-        let mut tail = 0;
-        while tail < cursor.free && self.uses.get(cursor.end - tail - 1) == Use::Free {
-            tail += 1;
-        }
-        tail
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct SpaceEvent {
 /// The application's extents that are allocated by the records before a place of the log, and the superblocks.
 pub(crate) struct RecordedMap {
     uses: UseTable,
-    /// No page from here on was ever allocated in this map.
+    /// No page from here on is allocated in this map.
     end: u64,
     /// All records before this place count.
     upto: Lsn,
@@ -57,6 +57,12 @@ impl RecordedMap {
         }
         self.upto = self.upto.max(upto);
         self.upto
+    }
+
+    /// The page after the last one that is allocated. The file may be shorter by now: what was freed later counts here.
+    pub(crate) fn end(&mut self) -> u64 {
+        self.end -= self.uses.free_tail(self.end, self.end);
+        self.end
     }
 
     /// Writes an image of the first `pages` pages, in which the map on storage, `own`, is allocated. An extent that is

@@ -123,6 +123,15 @@ impl UseTable {
         pages.cast_signed() - cleared.cast_signed()
     }
 
+    /// How many pages right before `end` are free: `most` at most.
+    pub(super) fn free_tail(&self, end: u64, most: u64) -> u64 {
+        let mut tail = 0;
+        while tail < most && self.get(end - tail - 1) == Use::Free {
+            tail += 1;
+        }
+        tail
+    }
+
     /// The first page in `from..to` that is free, or `to`.
     pub(super) fn find_free(&self, from: u64, to: u64) -> u64 {
         self.find(from, to, |allocated, heads| !(allocated | heads))

@@ -170,6 +170,8 @@ pub(crate) fn read_part(
     let state = table.state(extent.head);
     let now = state.load();
     if !now.is_evicted() || !state.try_exclusive(now) {
+        // Otherwise it may be a stranger's by now, who keeps it latched for long.
+        parent.validate()?;
         return Err(Interrupt::Conflict(extent.head));
     }
     let result = (|| {

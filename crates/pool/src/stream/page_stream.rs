@@ -69,13 +69,18 @@ impl<'p> PageStream<'p> {
         })
     }
 
-    /// The next claimed page.
-    fn next(&mut self) -> Result<PageId, PoolError> {
+    fn refuse_if_failed(&self) -> Result<(), PoolError> {
         if self.failed {
             let extent = Extent::page(PageId(self.ahead.start));
             let source = std::io::Error::other("an earlier page could not be written");
             return Err(PoolError::Write { extent, source });
         }
+        Ok(())
+    }
+
+    /// The next claimed page.
+    fn next(&mut self) -> Result<PageId, PoolError> {
+        self.refuse_if_failed()?;
         // Until the page is written.
         self.failed = true;
         if self.ahead.is_empty() {
@@ -194,6 +199,7 @@ impl PageWriter for PageStream<'_> {
     }
 
     fn settle(&mut self) -> Result<(), PoolError> {
+        self.refuse_if_failed()?;
         if let Some(buffers) = &mut self.buffers {
             buffers.finish().inspect_err(|_| self.failed = true)?;
         }
