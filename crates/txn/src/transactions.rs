@@ -604,6 +604,9 @@ impl Transactions {
             self.versions.settle(others);
         } else {
             generations.give_up(&generation);
+            // Versions may be left in undo buffers again.
+            let mut state = self.lock();
+            state.covering = state.covered.id;
         }
         generation.rest();
         let written = turn.write_frozen(&generation, (&times, covered.time));

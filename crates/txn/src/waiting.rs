@@ -132,13 +132,14 @@ impl Wait {
 
     /// Waits until it may go on, for at most `longest`.
     pub fn wait(self, longest: Duration) -> Option<Baton> {
-        let end = Instant::now() + longest;
+        // If that time never comes, it waits without a limit.
+        let end = Instant::now().checked_add(longest);
         let mut state = lock(&self.waiter.state);
         loop {
             if let Some(baton) = state.baton.take() {
                 return Some(baton);
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return None;
             }

@@ -1,9 +1,12 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
-use crate::{AsKey, AsValue, KeyType, Put, Result, Table, ValueType, asynchronous::written, nested};
-use std::ops::Range;
+use crate::{
+    AsKey, AsValue, KeyType, Put, Result, Table, ValueType, asynchronous::written, handle::Handle, nested,
+};
+use std::{cell::RefCell, ops::Range};
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
-use vellum_pool::Pool;
+use vellum_base::Lsn;
+use vellum_pool::{Pool, PoolError};
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// The values of many keys, in their order.
@@ -152,22 +155,36 @@ impl Table {
     pub fn multi_modify_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        mut change: impl FnMut(usize, &mut [u8]),
+        change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
     ) -> Result<()> {
+        let change = RefCell::new(change);
+        let alone = |place: usize, key: &K| {
+            let changed = self.modify(key, |value| (change.borrow_mut())(place, value));
+            changed.map(|done| done.is_some())
+        };
         if self.handle.is_apart() {
-            for (place, key) in keys.iter().enumerate() {
-                visit(place, self.modify(key, |value| change(place, value)).map(|done| done.is_some()));
-            }
+            keys.iter().enumerate().for_each(|(place, key)| visit(place, alone(place, key)));
             return Ok(());
         }
         let pool = self.handle.pool();
-        let change = |place, value: &mut [u8]| nested::latched(pool, || change(place, value));
-        let visit = |place, result: Result<bool, AccessError>| {
-            visit(place, result.map_err(|error| self.handle.refused(error)))
+        let together = |place, value: &mut [u8]| {
+            nested::latched(pool, || (change.borrow_mut())(place, value));
         };
-        self.handle.tree().multi_modify(keys, self.handle.read_depth(), change, visit);
-        self.handle.inner.commit()
+        let mut last = LastChange::of(&self.handle);
+        let visit = |place: usize, result: Result<bool, AccessError>| {
+            last.keep();
+            match (result, keys.get(place)) {
+                // Transactions have begun since the batch did, or the table has been cleared.
+                (
+                    Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)),
+                    Some(key),
+                ) => visit(place, alone(place, key)),
+                (result, _) => visit(place, result.map_err(|error| self.handle.refused(error))),
+            }
+        };
+        self.handle.tree().multi_modify(keys, self.handle.read_depth(), together, visit);
+        last.commit()
     }
 
     /// Runs many operations of any kind, and calls `visit` with the answer of each, in the order in which they were
@@ -205,10 +222,38 @@ impl Table {
             return Ok(());
         }
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.handle.pool(), self.handle.read_depth());
+        let mut last = LastChange::of(&self.handle);
         batch.run(self.handle.tree(), tasks, |number, (key, task), answer| {
+            last.keep();
             self.handle.settle((key.as_ref(), task), answer, |answer| visit(number, answer));
         });
-        self.handle.inner.commit()
+        last.commit()
+    }
+}
+
+/// The last change of a batch that calls a closure of the caller between its changes. What this closure commits must not
+/// make the batch forget for what it has to wait.
+struct LastChange<'h> {
+    handle: &'h Handle,
+    lsn: Option<Lsn>,
+}
+
+impl<'h> LastChange<'h> {
+    fn of(handle: &'h Handle) -> Self {
+        Self { handle, lsn: None }
+    }
+
+    /// Keeps the last change of this thread, if it has made one since the last call. Called before the closure.
+    #[inline]
+    fn keep(&mut self) {
+        self.lsn = self.handle.inner.durable.take_last_change().or(self.lsn);
+    }
+
+    /// Returns once the changes are as durable as they should be.
+    fn commit(mut self) -> Result<()> {
+        self.keep();
+        let inner = &self.handle.inner;
+        self.lsn.map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
     }
 }
 

@@ -70,11 +70,13 @@ impl Handle {
     // those in which it was written, so the processor waits until all earlier stores are in its cache.
     #[inline(always)]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
-        let is_current = Arc::ptr_eq(&transaction.inner, &self.inner)
+        let is_usual = Arc::ptr_eq(&transaction.inner, &self.inner)
             && !self.is_plain
-            && !self.open.is_divided()
             && !transaction.transaction.is_covered();
-        let seen = if is_current { self.open.current() } else { self.generation_of(transaction)? };
+        let seen = match self.open.seen_by_all() {
+            Some(seen) if is_usual => seen,
+            _ => self.generation_of(transaction)?,
+        };
         Ok(self.tree_with(seen))
     }
 
@@ -88,11 +90,10 @@ impl Handle {
         if self.is_plain {
             return Err(Error::PlainTable { table: table() });
         }
-        if self.open.is_divided() {
+        let Some(current) = self.open.seen_by_all() else {
             // No versions hide what a later transaction has loaded.
             return self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() });
-        }
-        let current = self.open.current();
+        };
         if transaction.transaction.is_covered()
             && !is_planted("vellum", Plant::LaterTreeUsed)
             && !self.is_seen_by_covered(transaction, current.root)?
@@ -165,7 +166,8 @@ impl Handle {
     /// As for [`OpenTable::check`]; if the transaction in the way has ended, why it cannot be rolled back.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        with_name(self.open.check().or_else(|_| self.inner.try_again(|| self.open.check())), &self.name)
+        let check = || self.open.check();
+        with_name(check().or_else(|_| self.inner.try_again(check)), || self.name_now())
     }
 
     /// Registers a transaction that is about to change records of the tree that it sees.
@@ -174,7 +176,7 @@ impl Handle {
     /// As for [`OpenTable::begin_writing`]; if another transaction in the way has ended, why it cannot be rolled back.
     pub(crate) fn begin_writing(&self, transaction: u64, seen: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(Some(transaction), seen);
-        with_name(begin().or_else(|_| self.inner.try_again(begin)), &self.name)
+        with_name(begin().or_else(|_| self.inner.try_again(begin)), || self.name_now())
     }
 
     /// Changes the tree, and returns once the change is as durable as it should be. While transactions are open, the
@@ -349,10 +351,13 @@ impl Handle {
         visit: impl FnOnce(Result<Answer<'_>>) -> T,
     ) -> T {
         match answer {
-            Err(AccessError::NeedsTransaction { .. }) => match self.perform(key, task) {
-                Ok(done) => visit(Ok(done.answer())),
-                Err(error) => visit(Err(error)),
-            },
+            // Or the table has been cleared.
+            Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
+                match self.perform(key, task) {
+                    Ok(done) => visit(Ok(done.answer())),
+                    Err(error) => visit(Err(error)),
+                }
+            }
             answer => match answer.map_err(|error| self.refused(error)) {
                 // The pool has no room for the value: it is read past the pool.
                 Err(error) if matches!(task, Task::Get) && error.is_about_room() => {
@@ -366,14 +371,31 @@ impl Handle {
         }
     }
 
+    /// The table's name now, by which others find what the error is about. It may have been renamed since the handle was
+    /// made.
+    #[cold]
+    pub(crate) fn name_now(&self) -> String {
+        let catalog = catalog::tree(self.inner.pool()).with_view(self.inner.durable.view());
+        let is_this = |record: &TableRecord| self.open.generation(record.root).is_some();
+        let handled = || self.name.as_ref().to_owned();
+        match catalog::find(catalog, &self.name) {
+            Ok(Some(record)) if is_this(&record) => handled(),
+            // A transaction that is not committed has created it, or it is gone, unless it has another name.
+            _ => catalog::list(catalog)
+                .ok()
+                .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
+                .map_or_else(handled, |(name, _)| name),
+        }
+    }
+
     /// Adds the table's name to an error.
     pub(crate) fn named(&self, error: AccessError) -> Error {
         match error {
             AccessError::Conflict { key, committed, .. } => {
-                Error::Conflict { table: self.name.as_ref().to_owned(), key, committed }
+                Error::Conflict { table: self.name_now(), key, committed }
             }
             AccessError::NeedsTransaction { key, .. } => {
-                Error::Conflict { table: self.name.as_ref().to_owned(), key, committed: false }
+                Error::Conflict { table: self.name_now(), key, committed: false }
             }
             error => error.into(),
         }
@@ -383,7 +405,7 @@ impl Handle {
     pub(crate) fn refused(&self, error: AccessError) -> Error {
         match error {
             // The table has been cleared.
-            AccessError::Pool(PoolError::Cancelled) => conflict(&self.name, true),
+            AccessError::Pool(PoolError::Cancelled) => conflict(&self.name_now(), true),
             error => self.named(error),
         }
     }

@@ -4,7 +4,7 @@
 //! the directory lists. The crate `objects` does the work; this module makes its changes as durable as those of tables.
 
 use crate::{
-    Database, Error, Result, catalog,
+    Database, Error, Result, Transaction, catalog,
     catalog::TableRecord,
     handle::Handle,
     life::conflict,
@@ -92,16 +92,21 @@ impl Database {
     /// # Errors
     /// If the name is in use, or the file cannot grow.
     pub fn create_heap(&self, name: &str) -> Result<Heap> {
+        let transaction = self.begin()?;
+        let heap = self.create_heap_by(&transaction, name)?;
+        transaction.commit()?;
+        Ok(heap)
+    }
+
+    fn create_heap_by(&self, transaction: &Transaction, name: &str) -> Result<Heap> {
         let types = (catalog::bytes(), catalog::bytes());
         catalog::check(name, &types)?;
-        let transaction = self.begin()?;
         if catalog::find(self.catalog(), name)?.is_some() {
             return Err(Error::TableExists { name: name.to_owned() });
         }
         let root = catalog::create_doomed(self.inner().pool())?;
         let handle =
             transaction.create_of(name, &TableRecord { root, types, is_plain: true, is_heap: true })?;
-        transaction.commit()?;
         Ok(Heap::new(handle, root))
     }
 
@@ -128,11 +133,13 @@ impl Database {
     /// As for [`heap`](Self::heap) and [`create_heap`](Self::create_heap).
     pub fn heap_or_create(&self, name: &str) -> Result<Heap> {
         match self.heap(name) {
-            Err(Error::NoSuchTable { .. }) => match self.create_heap(name) {
-                // Another thread created it first.
-                Err(Error::TableExists { .. } | Error::Conflict { .. }) => self.heap(name),
-                other => other,
-            },
+            // Another thread may create it meanwhile.
+            Err(Error::NoSuchTable { .. }) => {
+                match self.run(|transaction| self.create_heap_by(transaction, name)) {
+                    Err(Error::TableExists { .. }) => self.heap(name),
+                    other => other,
+                }
+            }
             other => other,
         }
     }

@@ -135,6 +135,17 @@ impl OpenTable {
         if root == first.root { first } else { self.generations.get(number()) }
     }
 
+    /// The current generation, if every transaction sees that one.
+    #[inline]
+    pub(crate) fn seen_by_all(&self) -> Option<&Generation> {
+        // In this order: the table is divided before it gets another generation, and stays so until every snapshot sees
+        // that. If it was replaced before the flag was loaded, either the flag is set, or it is found to be replaced.
+        let current = self.current();
+        // Acquire: as in `current`.
+        let is_seen = !self.is_divided() && self.current.load(Ordering::Acquire) == current.root.0;
+        is_seen.then_some(current)
+    }
+
     /// Where the root of the current tree is kept.
     #[inline]
     pub(crate) fn current_root(&self) -> &AtomicU64 {
@@ -144,8 +155,7 @@ impl OpenTable {
     /// Whether transactions may see a generation other than the current one.
     #[inline]
     pub(crate) fn is_divided(&self) -> bool {
-        // Acquire: pairs with `begin_owning`. An operation that does not see the flag yet began before the transaction
-        // that clears the table ended, and sees the current generation.
+        // Acquire: pairs with `begin_owning`, and with `unite`.
         self.is_divided.load(Ordering::Acquire)
     }
 
@@ -326,15 +336,15 @@ pub(crate) fn conflict(name: &str, committed: bool) -> Error {
 
 /// An error about a table that may have another name now than when it was first opened.
 #[inline]
-pub(crate) fn with_name<T>(done: Result<T>, name: &str) -> Result<T> {
+pub(crate) fn with_name<T>(done: Result<T>, name: impl FnOnce() -> String) -> Result<T> {
     done.map_err(|error| error_with_name(error, name))
 }
 
 #[cold]
-fn error_with_name(error: Error, name: &str) -> Error {
+fn error_with_name(error: Error, name: impl FnOnce() -> String) -> Error {
     match error {
-        Error::Conflict { table, committed, .. } if table == WHOLE_TABLE => conflict(name, committed),
-        Error::NoSuchTable { .. } => Error::NoSuchTable { name: name.to_owned() },
+        Error::Conflict { table, committed, .. } if table == WHOLE_TABLE => conflict(&name(), committed),
+        Error::NoSuchTable { .. } => Error::NoSuchTable { name: name() },
         error => error,
     }
 }
@@ -399,6 +409,55 @@ mod tests {
     fn no_table_has_an_owner_and_a_writer_at_once_however_threads_meet() {
         shuttle::check_random(|| assert!(meet(1, 2) <= 6), 3000);
         shuttle::check_pct(|| assert!(meet(2, 2) <= 8), 3000, 3);
+    }
+
+    /// A reader with a snapshot, and a transaction that clears the table, with a commit that the snapshot sees or not. The
+    /// reader must use the generation that it sees. Returns whether it saw the new one.
+    fn read_beside_owner() -> bool {
+        let (old, new) = (PageId(5), PageId(6));
+        let table = table_at(old);
+        // The last commit, and the snapshot, which is registered when it is taken.
+        let clock = Mutex::new((1, None));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let snapshot = {
+                    let mut clock = lock(&clock);
+                    clock.1 = Some(clock.0);
+                    clock.0
+                };
+                let seen = table.seen_by_all().map(|generation| generation.root);
+                let expected = if snapshot == 2 { new } else { old };
+                assert!(seen.is_none_or(|seen| seen == expected), "{seen:?} with snapshot {snapshot}");
+                lock(&clock).1 = Some(u64::MAX);
+                snapshot == 2
+            });
+            scope.spawn(|| {
+                table.begin_owning(9, (old, true)).unwrap();
+                table.add_generation(new, 1);
+                lock(&clock).0 = 2;
+                table.end_owning(false, Some((new, 2)));
+                // A snapshot that is taken later sees the commit.
+                table.unite(lock(&clock).1.unwrap_or(2));
+            });
+            reader.join().unwrap()
+        })
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn a_reader_uses_the_generation_that_it_sees() {
+        let new = (0..2000).filter(|_| read_beside_owner()).count();
+        assert!(new < 2000, "some snapshots are old");
+    }
+
+    #[cfg(shuttle)]
+    #[test]
+    fn a_reader_uses_the_generation_that_it_sees_however_threads_meet() {
+        let read = || {
+            read_beside_owner();
+        };
+        shuttle::check_random(read, 3000);
+        shuttle::check_pct(read, 3000, 3);
     }
 
     #[cfg(not(shuttle))]

@@ -1,8 +1,8 @@
 //! The operations of a transaction on records.
 
 use crate::{
-    AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, KeyBuffer, KeyRange, KeyType, Prefix, Put, Result,
-    Table, Transaction, ValueType,
+    AsKey, AsPrefix, AsValue, Cursor, Entries, KeyBuffer, KeyRange, KeyType, Prefix, Put, Result, Table,
+    Transaction, ValueType,
     entries::{Reads, Source},
     handle::{Exchange, Handle},
     nested,
@@ -209,8 +209,13 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        let mut cursor = self.cursor(table, ..)?;
-        self.pop(table, cursor.next()?)
+        loop {
+            let mut cursor = self.cursor(table, ..)?;
+            let Some(entry) = cursor.next()? else { return Ok(None) };
+            if let Some(popped) = self.pop(table, entry.key())? {
+                return Ok(Some(popped));
+            }
+        }
     }
 
     /// Removes the entry with the largest key and returns it: see [`pop_first`](Self::pop_first).
@@ -222,26 +227,26 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        let mut cursor = self.cursor(table, ..)?;
-        cursor.seek_to_end();
-        self.pop(table, cursor.previous()?)
+        loop {
+            let mut cursor = self.cursor(table, ..)?;
+            cursor.seek_to_end();
+            let Some(entry) = cursor.previous()? else { return Ok(None) };
+            if let Some(popped) = self.pop(table, entry.key())? {
+                return Ok(Some(popped));
+            }
+        }
     }
 
-    fn pop<K, V>(
-        &self,
-        table: &Table<K, V>,
-        entry: Option<Entry<'_, '_>>,
-    ) -> Result<Option<(K::Owned, V::Owned)>>
+    /// Removes an entry and returns it, unless another thread that shares the transaction has removed it.
+    fn pop<K, V>(&self, table: &Table<K, V>, key: &[u8]) -> Result<Option<(K::Owned, V::Owned)>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        let Some(entry) = entry else { return Ok(None) };
-        let value = self.get_bytes_untracked(&table.handle, entry.key())?;
+        let value = self.get_bytes_untracked(&table.handle, key)?;
         let Some(value) = value else { return Ok(None) };
-        let popped = table.entry_of(entry.key(), &value)?;
-        self.remove_bytes(&table.handle, entry.key())?;
-        Ok(Some(popped))
+        let popped = table.entry_of(key, &value)?;
+        Ok(self.remove_bytes(&table.handle, key)?.then_some(popped))
     }
 
     /// Replaces the value of a key with the result of `change`, which may have any length. `None` stands for no value,
@@ -325,22 +330,21 @@ impl Transaction {
         key: &[u8],
         mut change: impl FnMut(Option<&[u8]>) -> Result<Exchange<B>>,
     ) -> Result<()> {
-        let done = loop {
+        loop {
             let held = self.write(table, |tree| tree.held(key))?;
+            // Before the caller sees the value: what follows may fail, or panic, and the transaction may go on.
+            self.note_unchanged(table, key, true)?;
             // It may use this transaction, so it runs between two changes, and not in one.
-            let new = match change(held.value()) {
-                Ok(Exchange::Store(new)) => Some(new),
-                Ok(Exchange::Remove) => None,
-                Ok(Exchange::Keep) => break Ok(()),
-                Err(error) => break Err(error),
+            let new = match change(held.value())? {
+                Exchange::Store(new) => Some(new),
+                Exchange::Remove => None,
+                Exchange::Keep => return Ok(()),
             };
             let new = new.as_ref().map(AsRef::as_ref);
             if self.write(table, |tree| tree.exchange(key, &held, new))? {
-                break Ok(());
+                return Ok(());
             }
-        };
-        self.note_unchanged(table, key, true)?;
-        done
+        }
     }
 
     /// Stores a value under a key. See [`Table::put`].

@@ -65,11 +65,11 @@ impl Database {
     /// As for [`table`](Self::table) and [`create_table`](Self::create_table).
     pub fn table_or_create<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
         match self.table(&table) {
-            Err(Error::NoSuchTable { .. }) => match self.create_table(&table) {
-                // Another thread created it first.
-                Err(Error::TableExists { .. }) => self.table(&table),
+            // Another thread may create it meanwhile.
+            Err(Error::NoSuchTable { .. }) => self.run(|transaction| match transaction.table(&table) {
+                Err(Error::NoSuchTable { .. }) => transaction.create_table(&table),
                 other => other,
-            },
+            }),
             other => other,
         }
     }
@@ -78,8 +78,9 @@ impl Database {
     /// handles, see [`Transaction::drop_table`](Transaction::drop_table).
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: after an error nothing has happened.
-    /// [`Error::Conflict`] if an open transaction has changed the table.
+    /// [`Error::NoSuchTable`]; [`Error::TableInUse`] if there are handles on it, or an open transaction has changed it;
+    /// [`Error::Conflict`] if another thread renames, clears or drops it meanwhile; or if a page cannot be read. After an
+    /// error nothing has happened.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let open = self.inner().lock();
         let record = catalog::find(self.catalog(), name)?;
@@ -386,7 +387,7 @@ impl Transaction {
         let replaces = matches!(fate, Fate::Replaced { .. });
         let begin = || table.begin_owning(self.id(), (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
-        with_name(begun, name).map_err(|error| match error {
+        with_name(begun, || name.to_owned()).map_err(|error| match error {
             // This transaction saw the table, so it was dropped since.
             Error::NoSuchTable { .. } => self.die(conflict(name, true)),
             error => self.die(error),

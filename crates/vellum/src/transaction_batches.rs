@@ -120,7 +120,8 @@ impl Transaction {
     /// was one. See [`Table::multi_modify`].
     ///
     /// # Errors
-    /// The first error that occurs, as for [`put`](Self::put).
+    /// If a key is longer than [`MAX_KEY_BYTES`]: nothing has been changed then. Otherwise the first error that occurs,
+    /// as for [`put`](Self::put).
     ///
     /// # Panics
     /// In debug builds, if `change` uses the database.
@@ -131,6 +132,7 @@ impl Transaction {
         mut change: impl FnMut(usize, &mut [u8]),
     ) -> Result<Vec<bool>> {
         let table = &table.handle;
+        keys.iter().try_for_each(|key| check_lengths(key.as_ref(), &[]))?;
         let pool = table.pool();
         let changed = self.write(table, |tree| {
             let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);

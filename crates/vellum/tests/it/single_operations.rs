@@ -10,8 +10,8 @@ use std::{
     },
     thread,
 };
-use vellum::{Database, ErrorKind, Put, Table, Task};
-use vellum_vm::SimulatedDisk;
+use vellum::{Database, Durability, ErrorKind, Put, Table, Task, TransactionOptions};
+use vellum_vm::{CrashModel, SimulatedDisk};
 
 fn database(seed: u64) -> (Database, Table) {
     let database = Database::create_in(Arc::new(SimulatedDisk::new(seed)), "data", &options()).unwrap();
@@ -107,4 +107,102 @@ fn a_source_is_not_read_as_long_as_another_transaction_has_changed_the_record() 
     other.commit().unwrap();
     table.put_from("key", 6000, &mut source).unwrap();
     assert!(table.get("key").unwrap().unwrap() == [1; 6000]);
+}
+
+/// What the closure of a batch commits, in another database or in this one, does not keep the batch from waiting for its
+/// own changes.
+#[test]
+fn batches_are_durable_although_their_closures_commit_other_things() {
+    let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_be_bytes).collect();
+    for (is_other, modifies) in [(true, true), (true, false), (false, true), (false, false)] {
+        let disk = SimulatedDisk::new(5);
+        let options = options().durability(Durability::Synced);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+        let (table, log) = (database.create_table("table").unwrap(), database.create_table("log").unwrap());
+        let (_second, second) = self::database(6);
+        keys.iter().for_each(|key| assert!(table.insert(key, [0]).unwrap()));
+        let commit_other = || {
+            if is_other {
+                second.put("key", "value").unwrap();
+            } else {
+                let deferred = TransactionOptions::default().durability(Durability::Deferred);
+                let transaction = database.begin_with(deferred).unwrap();
+                transaction.put(&log, "key", "value").unwrap();
+                transaction.commit().unwrap();
+            }
+        };
+        if modifies {
+            let change = |_, value: &mut [u8]| value[0] += 1;
+            table
+                .multi_modify_with(&keys, change, |_, changed| {
+                    assert!(changed.unwrap());
+                    commit_other();
+                })
+                .unwrap();
+        } else {
+            let tasks = keys.iter().map(|key| (key, Task::Upsert([1])));
+            table
+                .multi_run(tasks, |_, answer| {
+                    answer.unwrap();
+                    commit_other();
+                })
+                .unwrap();
+        }
+        let crashed = disk.crash_with(CrashModel::LoseAll);
+        let recovered = Database::open_in(Arc::new(crashed), "data", &options).unwrap();
+        let table = recovered.table("table").unwrap();
+        for key in &keys {
+            assert_eq!(table.get(key).unwrap(), Some(vec![1]), "{key:?}, {is_other}, {modifies}");
+        }
+    }
+}
+
+/// A transaction that begins while a batch is run, and keeps none of its records, is no reason to refuse what is left.
+#[test]
+fn a_batch_goes_on_although_a_transaction_begins_or_the_table_is_cleared() {
+    for clears in [false, true] {
+        let (database, table) = database(7);
+        let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_be_bytes).collect();
+        keys.iter().for_each(|key| assert!(table.insert(key, [1]).unwrap()));
+        let mut open = None;
+        let mut begin = |place: usize| {
+            if place == 3 {
+                if clears {
+                    database.clear_table("table").unwrap();
+                }
+                open = Some(database.begin().unwrap());
+            }
+        };
+        let mut found = Vec::new();
+        table
+            .multi_modify_with(
+                &keys,
+                |_, value| value[0] += 1,
+                |place, changed| {
+                    found.push(changed.unwrap());
+                    begin(place);
+                },
+            )
+            .unwrap();
+        assert_eq!(found.len(), keys.len());
+        for (key, was_there) in keys.iter().zip(&found) {
+            let expected = (*was_there && !clears).then(|| vec![2]);
+            assert!(clears || *was_there);
+            assert_eq!(table.get(key).unwrap(), expected);
+        }
+        drop(open);
+        let (mut cleared, mut written) = (false, 0);
+        let tasks = keys.iter().map(|key| (key, Task::Upsert([7])));
+        table
+            .multi_run(tasks, |place, answer| {
+                answer.unwrap();
+                written += 1;
+                if place == 3 && !cleared {
+                    cleared = true;
+                    database.clear_table("table").unwrap();
+                }
+            })
+            .unwrap();
+        assert_eq!(written, keys.len());
+    }
 }

@@ -1,7 +1,10 @@
 //! Conflicts about a table as a whole: the error says which table it was, by the name that it has, and is true.
 
 use crate::support::options;
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Barrier},
+    time::Duration,
+};
 use vellum::{Database, Error, IsolationLevel, Transaction, TransactionOptions};
 use vellum_vm::SimulatedDisk;
 
@@ -128,4 +131,58 @@ fn a_table_may_have_any_name() {
     open.put(&table, "key", "value").unwrap();
     let error = table.put("key", "another").unwrap_err().to_string();
     assert!(error.starts_with("the record with the key \"key\" of table \"(catalog)\" is"), "{error}");
+}
+
+/// Handles that know a table by a name that it had once.
+#[test]
+fn what_conflicts_with_the_transaction_around_it_says_so_by_the_name_that_the_table_has_now() {
+    for takes_name in [false, true] {
+        let database = Database::create_in(Arc::new(SimulatedDisk::new(4)), "data", &options()).unwrap();
+        let table = database.create_table("old").unwrap();
+        table.put("key", "0").unwrap();
+        database.rename_table("old", "new").unwrap();
+        let other = takes_name.then(|| database.create_table("old").unwrap());
+        let mut attempts = 0;
+        let error = database.run(|transaction| {
+            attempts += 1;
+            assert!(attempts < 100, "it is tried again and again");
+            transaction.put(&table, "key", "1")?;
+            table.put("key", "2").map(drop)
+        });
+        let error = error.unwrap_err();
+        assert!(matches!(&error, Error::OwnConflict { table, .. } if table == "new"), "{error:?}");
+        // An open transaction of another thread, which is waited for by that name.
+        let open = database.begin().unwrap();
+        open.put(&table, "key", "3").unwrap();
+        let conflict = database.begin().unwrap().put(&table, "key", "4").unwrap_err();
+        assert!(matches!(&conflict, Error::Conflict { table, .. } if table == "new"), "{conflict:?}");
+        let waited = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| database.wait_for_other(&conflict, Duration::MAX));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished(), "it waits");
+            open.commit().unwrap();
+            waiting.join()
+        });
+        waited.unwrap();
+        drop(other);
+    }
+}
+
+#[test]
+fn threads_that_open_or_create_a_table_at_once_all_have_it() {
+    for round in 0..40 {
+        let database = Database::create_in(Arc::new(SimulatedDisk::new(round)), "data", &options()).unwrap();
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                let (database, barrier) = (&database, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    database.table_or_create("table").unwrap().put([thread], [thread]).unwrap();
+                    database.heap_or_create("heap").unwrap();
+                });
+            }
+        });
+        assert_eq!(database.table("table").unwrap().range(..).unwrap().count(), 4);
+    }
 }

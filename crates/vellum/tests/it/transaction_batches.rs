@@ -123,3 +123,44 @@ fn what_cannot_be_stored_stores_nothing_and_the_transaction_goes_on() {
         []
     );
 }
+
+/// An invalid request does not end a transaction, so it must not have changed anything.
+#[test]
+fn a_key_that_is_too_long_is_refused_before_any_value_is_changed() {
+    let (database, table) = database(9, &options());
+    let keys = [b"a".to_vec(), vec![0; MAX_KEY_BYTES + 1], b"b".to_vec()];
+    ["a", "b"].iter().for_each(|key| assert!(table.insert(key, [0]).unwrap()));
+    let transaction = database.begin().unwrap();
+    let error = transaction.multi_modify(&table, &keys, |_, value| value[0] += 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    transaction.commit().unwrap();
+    assert!(contents(&table).values().all(|value| *value == [0]));
+}
+
+/// Threads that share a transaction take each entry once, and find it empty when it is.
+#[test]
+fn threads_that_share_a_transaction_take_each_entry_once() {
+    for round in 0..10 {
+        let (database, table) = database(round, &options());
+        let count = 400_u32;
+        (0..count).for_each(|number| assert!(table.insert(number.to_be_bytes(), [1]).unwrap()));
+        let transaction = database.begin().unwrap();
+        let mut taken: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let takes = |first: bool| {
+                let (transaction, table) = (&transaction, &table);
+                scope.spawn(move || {
+                    let pop =
+                        || if first { transaction.pop_first(table) } else { transaction.pop_last(table) };
+                    std::iter::from_fn(|| pop().unwrap()).map(|(key, _)| key).collect::<Vec<_>>()
+                })
+            };
+            let threads = [takes(true), takes(true), takes(false)];
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        taken.sort_unstable();
+        let all: Vec<_> = (0..count).map(|number| number.to_be_bytes().to_vec()).collect();
+        assert_eq!(taken, all);
+        transaction.commit().unwrap();
+        assert!(contents(&table).is_empty());
+    }
+}
