@@ -22,9 +22,9 @@ impl Pool {
         CopyBasis::read(self.allocator().storage())
     }
 
-    /// Whether the superblocks say that the file is in use: something may have been changed.
-    pub fn is_in_use(&self) -> bool {
-        self.allocator().storage().is_in_use()
+    /// Whether the superblocks say that the file is closed, and nothing has been changed since.
+    pub fn is_closed(&self) -> bool {
+        self.allocator().storage().is_closed()
     }
 
     /// Marks the file as in use, so that a checkpoint is taken even if nothing has changed since it was closed.

@@ -232,6 +232,13 @@ impl PoolFile {
         self.options.read_only
     }
 
+    /// Keeps the file locked as long as what is returned exists. A file that was created is not removed any more if it
+    /// cannot be started: that is left to the caller, to be done before the lock is released.
+    pub fn hold(&mut self) -> Arc<dyn File> {
+        self.created = None;
+        self.memory.file.clone()
+    }
+
     /// The file's path; empty for a file that has none.
     pub fn path(&self) -> PathBuf {
         self.memory.file.description().path.unwrap_or_default()

@@ -17,6 +17,11 @@ struct State {
 }
 
 impl Bell {
+    /// A thread begins to wait, perhaps after another one was told to end.
+    pub fn begin(&self) {
+        self.lock().is_stopped = false;
+    }
+
     /// Asks for a checkpoint.
     pub fn ring(&self) {
         self.lock().is_asked = true;

@@ -170,6 +170,8 @@ pub(crate) struct CheckpointThread {
 
 impl CheckpointThread {
     pub fn start(checkpoints: Arc<Checkpoints>, interval: Duration) -> io::Result<Self> {
+        checkpoints.changes.bell.begin();
+        checkpoints.interrupt(false);
         let taken = checkpoints.clone();
         let interval = interval.max(INTERVAL_MIN);
         let work = move || {

@@ -49,6 +49,8 @@ pub struct DurablePool {
 struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
+    /// How often checkpoints are taken in the background, if they are.
+    checkpoint_interval: Option<Duration>,
     /// Locked by the thread that makes a backup.
     backing_up: Mutex<()>,
     archiver: Option<Arc<LogArchiver>>,
@@ -253,8 +255,9 @@ impl DurablePool {
             let archiver = weak_archiver.as_ref().and_then(Weak::upgrade);
             make_room(&changes, &known, &checkpoints, archiver.as_deref())
         }));
-        let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
-        let thread = settings.background_checkpoints.then(start).transpose();
+        let checkpoint_interval = settings.background_checkpoints.then_some(settings.checkpoint_interval);
+        let start = |interval| CheckpointThread::start(checkpoints.clone(), interval);
+        let thread = checkpoint_interval.map(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
         // A crash before the next checkpoint would redo all this again. The thread that opens the database does not
         // wait for it.
@@ -271,7 +274,13 @@ impl DurablePool {
             thread,
             pool,
             single: Single { transactions },
-            logged: Some(Logged { changes, checkpoints, backing_up: Mutex::default(), archiver }),
+            logged: Some(Logged {
+                changes,
+                checkpoints,
+                checkpoint_interval,
+                backing_up: Mutex::default(),
+                archiver,
+            }),
             recovery,
             damage: damage.take_found(),
             is_read_only: false,
@@ -524,8 +533,22 @@ impl DurablePool {
     /// there is no log.
     ///
     /// # Errors
-    /// If something cannot be written. With a log the next opening recovers everything.
+    /// If something cannot be written. With a log the next opening recovers everything; until then all goes on as
+    /// before.
     pub fn close(&mut self) -> Result<(), TxnError> {
+        // It would go on to write to what is removed below.
+        self.thread = None;
+        let closed = self.close_without_thread();
+        if closed.is_err()
+            && let Some(Logged { checkpoints, checkpoint_interval: Some(interval), .. }) = &self.logged
+        {
+            // If the system has no room for a thread, a change that finds the log full takes a checkpoint.
+            self.thread = CheckpointThread::start(checkpoints.clone(), *interval).ok();
+        }
+        closed
+    }
+
+    fn close_without_thread(&mut self) -> Result<(), TxnError> {
         let transactions = &self.single.transactions;
         let Some(Logged { changes, checkpoints, archiver, .. }) = &self.logged else {
             if transactions.has_writers() {
@@ -538,7 +561,6 @@ impl DurablePool {
         if changes.log.is_removed() {
             return Ok(());
         }
-        self.thread = None;
         if transactions.has_writers() {
             // The checkpoint makes the next opening, which undoes the rest, quick.
             checkpoints.take()?;
@@ -546,8 +568,10 @@ impl DurablePool {
         }
         checkpoints.finish_recovery()?;
         wait_before(&changes.log, changes.log.end())?;
-        // If it is not in use, the superblock stays as it is, and nothing was logged.
-        if let Some(archiver) = archiver.as_ref().filter(|_| self.pool.is_in_use()) {
+        // Otherwise the superblock stays as it is, and nothing was logged.
+        if let Some(archiver) = archiver.as_ref().filter(|_| !self.pool.is_closed()) {
+            // So that what is archived is its log: a first change that failed may have left this undone.
+            self.pool.mark_in_use()?;
             let archived = archiver.archive_all(true);
             archived.map_err(|source| {
                 // So that the next opening is quick.

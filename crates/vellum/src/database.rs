@@ -104,8 +104,10 @@ impl Database {
     /// # Errors
     /// As for `create`.
     pub fn create_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
-        let file = options.open_in(&*directory, name, CreateMode::CreateNew)?;
-        let file = PoolFile::create_on(file, &options.pool).inspect_err(|_| drop(directory.remove(name)))?;
+        let held = options.open_in(&*directory, name, CreateMode::CreateNew)?;
+        let created = PoolFile::create_on(held.clone(), &options.pool);
+        let file = created.inspect_err(|_| drop(directory.remove(name)))?;
+        drop(held);
         Self::initialise(file, LogPlace::given(directory.clone()), options, || directory.remove(name))
     }
 
@@ -155,17 +157,18 @@ impl Database {
 
     /// Makes a database in a file that holds nothing yet. If that fails, the file and the log are removed.
     fn initialise(
-        file: PoolFile,
+        mut file: PoolFile,
         place: LogPlace,
         options: &Options,
         remove_file: impl Fn() -> std::io::Result<()>,
     ) -> Result<Self> {
+        // Locked until the file is removed: another process that waits for it must not create its database in it.
+        let _held = file.hold();
         let (mut durable, place) = Self::start(file, place, options).inspect_err(|_| drop(remove_file()))?;
         let created = catalog::create(durable.pool()).and_then(|()| Ok(durable.checkpoint()?));
         if let Err(error) = created {
             durable.abandon();
             place.remove();
-            // The file is still locked, so no other process has opened it.
             let _ = remove_file();
             return Err(error);
         }
@@ -484,7 +487,6 @@ impl From<(String, TableRecord)> for TableInformation {
     }
 }
 
-/// Whether a file was refused because it has crashed and is to be opened for reading only.
 /// Makes sure that the archive is named which the log of a database has. One that was closed has archived all of it, so
 /// an archive that holds nothing is another one.
 fn check_archive(file: &PoolFile, options: &Options) -> Result<()> {
@@ -500,6 +502,7 @@ fn check_archive(file: &PoolFile, options: &Options) -> Result<()> {
     if is_empty && !file.needs_recovery() { Err(refused(true)) } else { Ok(()) }
 }
 
+/// Whether a file was refused because it has crashed and is to be opened for reading only.
 fn is_to_be_recovered(error: &PoolError, options: &Options) -> bool {
     options.log && matches!(error, PoolError::NotClosedCleanly { has_log: true, .. })
 }

@@ -46,7 +46,9 @@ impl LogPlace {
     /// Creates the directory durably, if it does not exist.
     pub fn make(&self) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        make_directory(path).map_err(|source| Error::LogDirectory { path: path.clone(), source })
+        // If it is there already, a process that made it may have been killed before it was durable.
+        let made = make_directory(path).and_then(|()| sync_parent(path));
+        made.map_err(|source| Error::LogDirectory { path: path.clone(), source })
     }
 
     /// Removes the directory, if nothing is left in it.
@@ -59,7 +61,8 @@ impl LogPlace {
 /// Creates a directory durably, if it does not exist: a log is worthless if its directory can vanish.
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
-        Ok(()) => sync_parent(path),
+        // What cannot be made durable is made again, and not taken for durable the next time.
+        Ok(()) => sync_parent(path).inspect_err(|_| drop(std::fs::remove_dir(path))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }

@@ -11,7 +11,8 @@ use crate::{
     segment::{EndBefore, salt},
     segment_file::{SegmentFile, file_options, is_missing},
 };
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use vellum_base::primitive::thread;
 use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, VmError};
 
@@ -160,7 +161,16 @@ impl Archive {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Arc<dyn File>, ArchiveError> {
+        /// A part is locked for a moment after it has got its name.
+        const ATTEMPTS: u32 = 200;
+        const PAUSE: Duration = Duration::from_millis(1);
         let options = FileOptions { read_only: true, ..file_options(CreateMode::OpenExisting) };
+        for _ in 0..ATTEMPTS {
+            match self.directory.open(name, &options) {
+                Err(VmError::Locked { .. }) => thread::sleep(PAUSE),
+                opened => return Ok(opened?),
+            }
+        }
         Ok(self.directory.open(name, &options)?)
     }
 
@@ -180,12 +190,15 @@ impl Archive {
 
     /// Copies a part of the log, durably, after the parts that end at `end`. It replaces a copy that ends earlier.
     pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
+        // Then no file is left where nothing is to be added.
+        self.check_source(source)?;
+        let segment = source.file.open().map_err(ArchiveError::Segment)?;
+        // Locked until the part has its name. Another process may have added a part until now, and does not from now on.
+        let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
         let former = self.check_source(source)?;
         let mut part = source.part;
         let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
         part.follows = former.map_or(follows, |former| former.follows);
-        let segment = source.file.open().map_err(ArchiveError::Segment)?;
-        let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
         let mut page = AlignedBuffer::new(CHUNK_BYTES);
         let mut sum = ChecksumStream::default();
         let bytes = (part.end.0 - part.start.0).next_multiple_of(PAGE_SIZE as u64);
@@ -209,9 +222,8 @@ impl Archive {
             part.encode(page);
             file.write_from(0, page)?;
             file.sync()?;
-            // The file is locked while it is open, and may be read as soon as it has its name.
-            drop(file);
             self.directory.rename(UNFINISHED, &part.name())?;
+            drop(file);
             self.directory.sync()
         };
         finish().map_err(write_error)

@@ -479,6 +479,77 @@ mod tests {
         }
     }
 
+    /// A directory in which something happens before a part is begun.
+    struct Meeting {
+        parts: SimulatedDisk,
+        before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl std::fmt::Debug for Meeting {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.parts.fmt(f)
+        }
+    }
+
+    impl Directory for Meeting {
+        fn open(
+            &self,
+            name: &str,
+            options: &vellum_vm::FileOptions,
+        ) -> Result<Arc<dyn vellum_vm::File>, vellum_vm::VmError> {
+            if name == "log.unfinished"
+                && let Some(before) = lock(&self.before).take()
+            {
+                before();
+            }
+            self.parts.open(name, options)
+        }
+
+        fn names(&self) -> io::Result<Vec<String>> {
+            self.parts.names()
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.parts.remove(name)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.parts.rename(from, to)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.parts.sync()
+        }
+    }
+
+    /// A part that another process has added since the archive was looked at is not overwritten.
+    #[test]
+    fn the_log_of_a_copy_that_adds_the_same_part_at_the_same_moment_is_not_overwritten() {
+        let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let (log, archiver) = start(&disk, &parts);
+        let begin = log.end();
+        fill(&log, 1, 5);
+        archiver.archive_all(false).unwrap();
+        let copy = open(&disk.crash(), begin);
+        drop((archiver, log));
+        let log = open(&disk.crash(), begin);
+        fill(&log, 2, 2);
+        fill(&copy, 3, 2);
+        let other = archive(&copy, &parts);
+        let first = Arc::new(Mutex::new(None));
+        let (told, archived) = (first.clone(), other.archive().clone());
+        let before: Box<dyn FnOnce() + Send> = Box::new(move || {
+            other.archive_all(false).unwrap();
+            *lock(&told) = Some(other.archive().parts().unwrap());
+        });
+        let meeting = Meeting { parts, before: Mutex::new(Some(before)) };
+        let archive = Archive::new(Arc::new(meeting), log.options().database);
+        let archiver = LogArchiver::start(log, archive).unwrap();
+        let refused = archiver.archive_all(false);
+        assert!(matches!(refused, Err(LogError::Archive(ArchiveError::Diverged { .. }))), "{refused:?}");
+        assert_eq!(Some(archived.parts().unwrap()), *lock(&first));
+    }
+
     #[test]
     fn a_segment_that_was_archived_blank_continues_in_another_life() {
         let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));

@@ -124,14 +124,27 @@ impl<'p> LogStream<'p> {
     }
 
     /// Gives the records to `take`, until it returns false or there are no more. Returns whether `take` returned false.
+    /// What lies beyond the point may be missing or damaged.
     fn read(&mut self, mut take: impl FnMut(Record<'_>) -> Result<bool, TxnError>) -> Result<bool, TxnError> {
+        let until = self.point.until;
+        let is_reached = |places| until.bound().is_some() && until.is_reached(places, 0);
         if let Some(reader) = &mut self.archive {
-            while let Some(record) = reader.next().map_err(LogError::from)? {
-                if !take(record)? {
-                    return Ok(true);
+            let ended = loop {
+                match reader.next() {
+                    Ok(Some(record)) => {
+                        if !take(record)? {
+                            return Ok(true);
+                        }
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
                 }
-            }
+            };
             (self.at, self.end) = (reader.at(), reader.end());
+            if is_reached((self.at, self.end)) {
+                return Ok(false);
+            }
+            ended.map_err(LogError::from)?;
         }
         if let Some(directory) = &self.point.log {
             let log = match &self.archive {

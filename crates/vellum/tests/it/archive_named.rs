@@ -114,6 +114,77 @@ fn one_that_was_only_looked_at_with_an_archive_needs_none() {
     assert!(!is_refused(&disk, &options()));
 }
 
+/// Nor one of which a superblock was written anew meanwhile.
+#[test]
+fn one_that_was_only_mended_with_an_archive_needs_none_and_without_it_needs_it_still() {
+    let mend = |disk: &SimulatedDisk, options: &Options| {
+        disk.file("data").flip_bit(4096 * 8 + 999);
+        let database = open(disk, options).unwrap();
+        assert_eq!(database.mend_superblocks().unwrap(), 1);
+        database.close().unwrap();
+    };
+    let (disk, archive) = (created(), SimulatedDisk::new(2));
+    mend(&disk, &archived(&archive));
+    assert!(!is_refused(&disk, &options()));
+    change(open(&disk, &archived(&archive)).unwrap(), b"first");
+    mend(&disk, &options().end_log_archive(true));
+    assert!(is_refused(&disk, &options()) && !is_refused(&disk, &archived(&archive)));
+}
+
+/// A first change that fails, of a life in which nothing is changed after that, leaves no gap in the archive.
+#[test]
+fn a_first_change_that_fails_leaves_no_gap() {
+    for (has_archived, number) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let (disk, archive, backups) = (created(), SimulatedDisk::new(2), SimulatedDisk::new(3));
+        let database = open(&disk, &archived(&archive)).unwrap();
+        if has_archived {
+            database.table("table").unwrap().put(b"first", b"value").unwrap();
+        }
+        database.backup_in(Arc::new(backups.clone()), "backup", BackupOptions::default()).unwrap();
+        database.close().unwrap();
+        let database = open(&disk, &archived(&archive)).unwrap();
+        disk.fail_nth_of(FileOperation::Write, number);
+        let failed = database.table("table").unwrap().put(b"second", b"value");
+        assert!(failed.is_err());
+        disk.heal();
+        database.close().unwrap();
+        let database = open(&disk, &archived(&archive)).unwrap();
+        database.table("table").unwrap().put(b"third", b"value").unwrap();
+        database.archive_log().unwrap();
+        let state = database.log_state().unwrap().archive.unwrap();
+        assert_eq!(state.gap, None, "{has_archived}, {number}");
+        database.close().unwrap();
+        let backup = Backup::open_in(&backups, "backup").unwrap();
+        let target: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(4));
+        let how = RestoreOptions::default().archive_in(Arc::new(archive.clone()));
+        Backup::restore_in(&[backup], target.clone(), "data", &options(), how).unwrap();
+        let restored = Database::open_in(target, "data", &options()).unwrap();
+        let count = restored.table("table").unwrap().count(..).unwrap();
+        assert_eq!(count, 1 + u64::from(has_archived), "{has_archived}, {number}");
+    }
+}
+
+/// A database that cannot be closed because its archive is not there is changed as before, and takes checkpoints.
+#[test]
+fn after_a_close_that_failed_checkpoints_are_taken_as_before() {
+    let (disk, archive) = (created(), SimulatedDisk::new(2));
+    let options = archived(&archive).background_checkpoints(true).checkpoint_log_bytes(1 << 20);
+    let mut database = open(&disk, &options).unwrap();
+    database.table("table").unwrap().put(b"first", b"value").unwrap();
+    archive.fail_from_of(FileOperation::Write, 1);
+    assert!(database.close_in_place().is_err());
+    archive.heal();
+    let table = database.table("table").unwrap();
+    let begun = std::time::Instant::now();
+    let before = database.statistics().checkpoints;
+    while database.statistics().checkpoints < before + 3 {
+        table.put(b"second", [7; 900]).unwrap();
+        assert!(begun.elapsed().as_secs() < 60, "no checkpoint is taken any more");
+    }
+    drop(table);
+    database.close().unwrap();
+}
+
 #[test]
 fn a_restored_one_needs_none() {
     let (disk, archive, backups) = (created(), SimulatedDisk::new(2), SimulatedDisk::new(3));

@@ -1,9 +1,12 @@
 //! A creation that fails leaves nothing that is in the way of the next one.
 
 use crate::support::options;
-use std::sync::Arc;
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 use vellum::{Database, ErrorKind};
-use vellum_vm::{Directory, Faults, FileOperation, SimulatedDisk};
+use vellum_vm::{CreateMode, Directory, Faults, File, FileOperation, FileOptions, SimulatedDisk, VmError};
 
 /// Creates a database of which the operation of this kind with this number fails. False if there are fewer.
 fn create(operation: FileOperation, number: u64) -> bool {
@@ -53,4 +56,57 @@ fn a_disk_may_be_too_small_for_a_new_database() {
             Database::create_in(directory, "data", &options()).unwrap();
         }
     }
+}
+
+/// A directory that tells whether a file is locked when it is removed.
+#[derive(Debug)]
+struct Watched {
+    disk: SimulatedDisk,
+    was_locked: Mutex<Option<bool>>,
+}
+
+impl Directory for Watched {
+    fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
+        self.disk.open(name, options)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.disk.names()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        if name == "data" {
+            let options = FileOptions { create: CreateMode::OpenExisting, ..FileOptions::default() };
+            let opened = self.disk.open(name, &options);
+            *self.was_locked.lock().unwrap() = Some(matches!(opened, Err(VmError::Locked { .. })));
+        }
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+}
+
+/// Otherwise another process that waits for it could create its database in it before it is removed.
+#[test]
+fn the_file_of_a_failed_creation_is_locked_until_it_is_removed() {
+    for operation in [FileOperation::Write, FileOperation::Sync, FileOperation::Name] {
+        for number in 1.. {
+            let watched = Arc::new(Watched { disk: SimulatedDisk::new(1), was_locked: Mutex::default() });
+            watched.disk.fail_nth_of(operation, number);
+            if Database::create_in(watched.clone(), "data", &options()).is_ok() {
+                break;
+            }
+            let was_locked = watched.was_locked.lock().unwrap().take();
+            assert!(was_locked.is_none_or(|was| was), "{operation} {number}");
+        }
+    }
+    let watched = Arc::new(Watched { disk: SimulatedDisk::new(1), was_locked: Mutex::default() });
+    assert!(Database::create_in(watched.clone(), "data", &options().log_buffer_bytes(3)).is_err());
+    assert_eq!(watched.was_locked.lock().unwrap().take(), Some(true));
 }

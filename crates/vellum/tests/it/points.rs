@@ -3,7 +3,8 @@
 use crate::support::options;
 use std::{sync::Arc, time::Duration};
 use vellum::{
-    Backup, BackupError, BackupOptions, ChangesFrom, Database, Error, Lsn, RestoreOptions, Restored, Until,
+    Backup, BackupError, BackupOptions, ChangesFrom, Database, Error, Lsn, Options, RestoreOptions, Restored,
+    Until,
 };
 use vellum_vm::{Directory, SimulatedDisk};
 
@@ -129,4 +130,44 @@ fn the_last_place_and_the_last_time_of_an_archive_are_reached() {
         assert!(matches!(error, Error::Backup(BackupError::BeforeBackup { .. })), "{until:?}: {error}");
     }
     drop(held);
+}
+
+/// What lies beyond the point to which is restored may be missing or damaged: the error for a later point says up to
+/// where all is there.
+#[test]
+fn what_lies_before_a_gap_can_be_restored() {
+    for is_damaged in [false, true] {
+        let (disks, disk) = (Disks::new(), SimulatedDisk::new(1));
+        let with_archive = || options().log_archive_in(disks.archive.clone());
+        let open = |options: &Options| Database::open_in(Arc::new(disk.clone()), "data", options).unwrap();
+        let put = |database: &Database, value: &str| {
+            database.table("table").unwrap().put("key", value).unwrap();
+        };
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &with_archive()).unwrap();
+        database.create_table("table").unwrap();
+        disks.back_up(&database);
+        let mut changes = database.changes(ChangesFrom::Now).unwrap();
+        put(&database, "first");
+        let end = database.archive_log().unwrap();
+        let commit = changes.next().unwrap().unwrap().lsn;
+        drop(changes);
+        database.close().unwrap();
+        if !is_damaged {
+            let database = open(&options().end_log_archive(true));
+            put(&database, "not archived");
+            database.close().unwrap();
+        }
+        let database = open(&with_archive());
+        put(&database, "last");
+        database.close().unwrap();
+        if is_damaged {
+            let last = disks.archive.names().unwrap().into_iter().max().unwrap();
+            disks.archive.file(&last).flip_bit(4096 * 8 + 99);
+        }
+        assert!(disks.restore(Until::End).is_err());
+        assert!(disks.restore(Until::Before(Lsn(end.0 + 100))).is_err());
+        for until in [Until::Before(end), Until::Lsn(commit)] {
+            assert_eq!(disks.value_at(until), "first", "{until:?}, damaged: {is_damaged}");
+        }
+    }
 }
