@@ -173,6 +173,17 @@ pub fn table(database: &Database, name: &str) -> Result<Table> {
     })
 }
 
+/// The error of a command that writes keys and values as bytes, if the table has other types.
+pub fn of_bytes(error: Error) -> Failure {
+    match error {
+        Error::TableTypes { name, stored: (key, value), .. } => Failure::usage(format!(
+            "the table {name:?} is one from {key} to {value}, and this command writes bytes, which might be neither; `vellum load \
+             --dump` writes such tables, from a dump, and programs do"
+        )),
+        other => other.into(),
+    }
+}
+
 /// An error that lists the existing tables, followed by `advice`.
 pub fn no_such_table(database: &Database, name: &str, advice: &str) -> Failure {
     let tables = match database.tables() {

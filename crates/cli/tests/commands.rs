@@ -130,6 +130,7 @@ fn scans_cover_prefixes_and_ranges_in_both_directions() {
     };
     assert_eq!(keys(&[]), "a b/1 b/2 b/3 c");
     assert_eq!(keys(&["--prefix", "b/"]), "b/1 b/2 b/3");
+    assert_eq!(keys(&["--prefix", "-b"]), "", "keys may begin like options");
     assert_eq!(keys(&["--prefix", "b/", "--reverse"]), "b/3 b/2 b/1");
     assert_eq!(keys(&["--prefix", "x"]), "");
     assert_eq!(keys(&["--from", "b/2"]), "b/2 b/3 c");

@@ -52,6 +52,13 @@ fn what_is_dumped_and_loaded_is_the_same_database() {
     place.run_with_input(&["load", "e", "-", "--dump"], renamed.as_bytes()).ok();
     assert_eq!(place.run(&["scan", "e", "--table", "other"]).ok(), "key\tvalue\n");
     place.run(&["dump", "d", "--table", "none"]).fails(1, &["there is no table \"none\""]);
+    let missing = place.run(&["dump", "missing"]);
+    assert!(missing.out.is_empty() && missing.code != Some(0), "{missing:?}");
+    // Tables of other types are read, and written by dumps only.
+    for command in [&["put", "e", "k", "v", "--table", "words"][..], &["load", "e", "-", "--table", "words"]]
+    {
+        place.run(command).fails(2, &["from (str, i64) to str", "vellum load --dump"]);
+    }
     place.run(&["dump", "d", "--json"]).fails(2, &["scan --json"]);
     place.write("dump", &dump);
     place.run(&["load", "f", "dump"]).fails(2, &["is a dump", "--dump"]);

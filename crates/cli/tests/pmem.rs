@@ -52,6 +52,11 @@ fn damage_is_named_and_has_its_exit_code() {
     bytes[at] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     place.run(&["pmem", "verify", "s"]).fails(3, &["1 problem"]);
+    // Also if nobody reads what it prints.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = place.command(&["pmem", "verify", "s"]).stdout(writer).output().unwrap();
+    assert_eq!(unread.status.code(), Some(3));
     place.run(&["pmem", "get", "s", "key"]).fails(3, &["fails its checksum", "scan --tolerate-damage"]);
     assert_eq!(place.run(&["pmem", "scan", "s", "--tolerate-damage"]).ok(), "other\tis as it was\n");
     std::fs::write(&path, "something else").unwrap();

@@ -50,6 +50,9 @@ pub trait ChangeLog: Send + Sync {
     /// Fills a reserved place, exactly. May wait until the log has room, so the caller holds no latch.
     fn fill(&self, at: Lsn, record: &[u8]);
 
+    /// Notes the life of the database that begins where the log of the life before ended, before anything of it is logged.
+    fn note_life(&self, _begin: Lsn, _number: u64) {}
+
     /// Whether the log also takes what is written past it: large values, and the pages of bulk loads.
     fn wants_contents(&self) -> bool {
         false

@@ -181,6 +181,12 @@ impl PoolFile {
         self.superblock.lives.begin(end);
     }
 
+    /// The lives of the database, each with where the log of the one before ended and its number, and whether there may
+    /// have been others.
+    pub fn lives(&self) -> (Vec<(Lsn, u64)>, bool) {
+        (self.superblock.lives.all(), self.superblock.lives.is_full())
+    }
+
     /// Whether the log was archived when the file was last changed.
     pub fn is_log_archived(&self) -> bool {
         self.superblock.is_log_archived

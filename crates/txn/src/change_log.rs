@@ -223,6 +223,10 @@ impl ChangeLog for Changes {
         }
     }
 
+    fn note_life(&self, begin: Lsn, number: u64) {
+        self.log.note_life(begin, number);
+    }
+
     fn give_up_spare(&self) -> bool {
         let is_given_up = self.log.give_up_idle();
         if !is_given_up && self.log.gives_up(self.log.end()) {

@@ -17,7 +17,8 @@ use vellum_pool::Pool;
 /// It holds no latch except in [`scan`](Self::scan): others may change the table meanwhile. It reads entries in groups (a
 /// few at first, later a few dozen). The entries of a group belong to one moment, different groups to different moments; an entry that exists all
 /// the while is shown exactly once. Other transactions may be committed between two entries of a group. A cursor of a
-/// [`Transaction`](crate::Transaction) shows one moment throughout.
+/// [`Transaction`](crate::Transaction) shows one moment throughout; what the transaction itself changes meanwhile may be
+/// shown or not.
 pub struct Cursor<'t> {
     pub(crate) cursor: vellum_access::Cursor<'t, Pool>,
     pub(crate) pool: &'t Pool,

@@ -19,6 +19,9 @@ use vellum_pool::Pool;
 /// an iterator of a table shows an entry that exists all the while exactly once, as a [`Cursor`] does. After an error
 /// the iterator ends.
 ///
+/// What the transaction itself changes meanwhile may be shown or not. A loop that stores entries beyond the one that it
+/// is shown may come to these, and so never end: collect what is to be changed first, or bound the range.
+///
 /// ```
 /// use vellum::TableName;
 ///

@@ -110,7 +110,10 @@ pub enum Error {
     /// Another transaction has changed the record that this one was about to change.
     /// Or another transaction has created, changed, renamed or dropped the table that this one was about to create, change,
     /// rename or drop.
-    #[error("{}; roll this transaction back and run it again", shown_conflict(table, key, *committed))]
+    #[error(
+        "{}; roll this transaction back and run it again, or try an operation of the table itself again",
+        shown_conflict(table, key, *committed)
+    )]
     Conflict {
         /// The table. It is empty if the conflict is not about a record, but about the table whose name the key is.
         table: String,
@@ -286,7 +289,9 @@ pub enum Error {
     #[error("the work of a transaction has kept a handle on it; drop all of them before the work returns")]
     TransactionKept,
     /// A table that is to be dropped is open.
-    #[error("the table {name:?} is open; drop all its handles first")]
+    #[error(
+        "the table {name:?} is in use; drop all its handles, and end the transactions that have changed it, first"
+    )]
     TableInUse {
         /// The name.
         name: String,
@@ -535,7 +540,7 @@ fn archive_kind(error: &ArchiveError) -> ErrorKind {
             ErrorKind::Corruption
         }
         ArchiveError::Gap { .. } | ArchiveError::Missing { .. } => ErrorKind::NotFound,
-        ArchiveError::Diverged { .. } => ErrorKind::InvalidInput,
+        ArchiveError::Diverged { .. } | ArchiveError::OtherHistory { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
 }

@@ -1,10 +1,12 @@
 //! A table as the database sees it: a tree of bytes, without the types of its keys and values.
 
+mod errors;
+
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
     catalog::{self, TableRecord},
     generations::Generation,
-    life::{OpenTable, Writing, conflict, with_name},
+    life::{OpenTable, Writing, with_name},
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
@@ -368,45 +370,6 @@ impl Handle {
                 }
                 answer => visit(answer),
             },
-        }
-    }
-
-    /// The table's name now, by which others find what the error is about. It may have been renamed since the handle was
-    /// made.
-    #[cold]
-    pub(crate) fn name_now(&self) -> String {
-        let catalog = catalog::tree(self.inner.pool()).with_view(self.inner.durable.view());
-        let is_this = |record: &TableRecord| self.open.generation(record.root).is_some();
-        let handled = || self.name.as_ref().to_owned();
-        match catalog::find(catalog, &self.name) {
-            Ok(Some(record)) if is_this(&record) => handled(),
-            // A transaction that is not committed has created it, or it is gone, unless it has another name.
-            _ => catalog::list(catalog)
-                .ok()
-                .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
-                .map_or_else(handled, |(name, _)| name),
-        }
-    }
-
-    /// Adds the table's name to an error.
-    pub(crate) fn named(&self, error: AccessError) -> Error {
-        match error {
-            AccessError::Conflict { key, committed, .. } => {
-                Error::Conflict { table: self.name_now(), key, committed }
-            }
-            AccessError::NeedsTransaction { key, .. } => {
-                Error::Conflict { table: self.name_now(), key, committed: false }
-            }
-            error => error.into(),
-        }
-    }
-
-    /// The error of a single operation that cannot be retried.
-    pub(crate) fn refused(&self, error: AccessError) -> Error {
-        match error {
-            // The table has been cleared.
-            AccessError::Pool(PoolError::Cancelled) => conflict(&self.name_now(), true),
-            error => self.named(error),
         }
     }
 

@@ -21,6 +21,10 @@ use vellum_access::{TreeShape, WriteMode, Written};
 /// A `Table` is a cheap handle, to be cloned and given to threads: all operations take `&self`, and each is atomic. The
 /// database cannot be closed while handles exist.
 ///
+/// A change of a record that an open transaction has changed waits for that transaction for 20 milliseconds, and then
+/// fails with [`Error::Conflict`](crate::Error::Conflict): nothing has happened, and it may be tried again. Inside of
+/// [`Database::run`](crate::Database::run), which tries again by itself, use the operations of the transaction.
+///
 /// ```
 /// use vellum::TableName;
 ///
@@ -392,6 +396,9 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
 
     /// Stores `new` under `key` if the current value is `old`; returns whether it was. To store a value only if there
     /// is none, use [`insert`](Self::insert).
+    ///
+    /// Values are equal if their encodings are. Two equal hash maps or sets, in a `Serde` value, are usually encoded in
+    /// different orders: use ordered ones, or [`update_with`](Self::update_with).
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

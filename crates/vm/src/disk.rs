@@ -37,7 +37,7 @@ pub struct DiskFile {
     /// cache.
     cached: OnceLock<Plain>,
     /// Locked while a thread writes through the system's page cache.
-    writing: Mutex<()>,
+    writing: Arc<Mutex<()>>,
     /// Whether the size changed since the last sync.
     resized: AtomicBool,
     /// The error number of the first failed sync; 0 as long as none has failed.
@@ -75,7 +75,7 @@ impl DiskFile {
             created,
             rings,
             cached: OnceLock::new(),
-            writing: Mutex::new(()),
+            writing: Arc::default(),
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
         })
@@ -90,30 +90,6 @@ impl DiskFile {
     /// once.
     fn begin_writing(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.plain.direct).then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Waits until data that was written through the system's page cache has left it. If that fails, the system forgets
-    /// the data sooner or later, and a read would find the old data; so no thread may discard its copy before this.
-    fn await_storage(&self, places: impl Iterator<Item = (u64, usize)> + Clone) -> io::Result<()> {
-        if self.plain.direct {
-            return Ok(());
-        }
-        let (begin, end) = (libc::SYNC_FILE_RANGE_WRITE, libc::SYNC_FILE_RANGE_WAIT_AFTER);
-        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | end;
-        for flags in [begin, all] {
-            for (offset, bytes) in places.clone() {
-                let (start, length) = (file_offset(offset, 0)?, file_offset(bytes as u64, 0)?);
-                // SAFETY: changes no memory.
-                let outcome =
-                    unsafe { libc::sync_file_range(self.plain.file.as_raw_fd(), start, length, flags) };
-                let error = io::Error::last_os_error();
-                // A system that cannot wait for a part of a file reports a failure when the whole file is synced.
-                if outcome != 0 && !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Makes the file system find storage for a part of the file, by writing to it: storage that was promised must not
@@ -162,7 +138,7 @@ impl File for DiskFile {
         let _writing = self.begin_writing();
         // SAFETY: as above.
         unsafe { self.plain.write(offset, address, bytes)? };
-        self.await_storage([(offset, bytes)].into_iter())
+        self.plain.await_storage([(offset, bytes)].into_iter())
     }
 
     fn write_cached_from(&self, offset: u64, source: &[u8]) -> io::Result<()> {
@@ -194,7 +170,7 @@ impl File for DiskFile {
         let written =
             |request: &&mut Request| request.operation == Operation::Write && request.result.is_ok();
         let places = requests.iter_mut().filter(written).map(|request| (request.offset, request.bytes));
-        if let Err(error) = self.await_storage(places.collect::<Vec<_>>().into_iter()) {
+        if let Err(error) = self.plain.await_storage(places.collect::<Vec<_>>().into_iter()) {
             // The system does not tell which of them failed.
             for request in requests.iter_mut().filter(written) {
                 request.result = Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)));
@@ -203,7 +179,8 @@ impl File for DiskFile {
     }
 
     fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
-        Ok(Box::new(DiskQueue::new(self.plain.try_clone()?, depth, self.rings.is_some())))
+        let writing = (!self.plain.direct).then(|| self.writing.clone());
+        Ok(Box::new(DiskQueue::new(self.plain.try_clone()?, depth, self.rings.is_some(), writing)))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -55,6 +55,30 @@ impl Plain {
         })
     }
 
+    /// Waits until data that was written through the system's page cache has left it. If that fails, the system forgets
+    /// the data sooner or later, and a read would find the old data; so no thread may discard its copy before this. The
+    /// system reports a failure only once, so no other thread writes meanwhile.
+    pub fn await_storage(&self, places: impl Iterator<Item = (u64, usize)> + Clone) -> io::Result<()> {
+        if self.direct {
+            return Ok(());
+        }
+        let (begin, end) = (libc::SYNC_FILE_RANGE_WRITE, libc::SYNC_FILE_RANGE_WAIT_AFTER);
+        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | end;
+        for flags in [begin, all] {
+            for (offset, bytes) in places.clone() {
+                let (start, length) = (file_offset(offset, 0)?, file_offset(bytes as u64, 0)?);
+                // SAFETY: changes no memory.
+                let outcome = unsafe { libc::sync_file_range(self.file.as_raw_fd(), start, length, flags) };
+                let error = io::Error::last_os_error();
+                // A system that cannot wait for a part of a file reports a failure when the whole file is synced.
+                if outcome != 0 && !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a request from its beginning.
     ///
     /// # Safety

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often a call for which the kernel lacks resources is repeated before the ring counts as failed.
@@ -83,6 +84,8 @@ pub(crate) struct DiskQueue {
     ring: Option<Ring>,
     depth: usize,
     plain: Plain,
+    /// Locked while a thread writes through the system's page cache, if the file's writes do.
+    writing: Option<Arc<Mutex<()>>>,
     done: Vec<Completion>,
 }
 
@@ -99,10 +102,10 @@ struct Ring {
 }
 
 impl DiskQueue {
-    pub fn new(plain: Plain, depth: u32, with_ring: bool) -> Self {
+    pub fn new(plain: Plain, depth: u32, with_ring: bool, writing: Option<Arc<Mutex<()>>>) -> Self {
         let depth = depth.clamp(1, 4096);
         let ring = if with_ring { Ring::new(depth, &plain).ok() } else { None };
-        Self { ring, depth: depth as usize, plain, done: Vec::new() }
+        Self { ring, depth: depth as usize, plain, writing, done: Vec::new() }
     }
 
     /// Gives up the ring, and runs the requests that it left undone.
@@ -166,6 +169,16 @@ impl Queue for DiskQueue {
     }
 
     unsafe fn submit(&mut self, request: Request, tag: u64) {
+        if let Some(writing) = self.writing.as_ref().filter(|_| request.operation == Operation::Write) {
+            // It is complete when it has left the system's cache, as other writes of such a file: see `DiskFile`.
+            let _writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: passed on from the caller.
+            let written = unsafe { self.plain.run(&request) };
+            let place = (request.offset, request.bytes);
+            let result = written.and_then(|()| self.plain.await_storage([place].into_iter()));
+            self.done.push(Completion { tag, result });
+            return;
+        }
         match &mut self.ring {
             Some(ring) if i64::try_from(request.offset).is_ok() && !self.plain.refuses(&request) => {
                 ring.add(request, tag, self.plain.direct);

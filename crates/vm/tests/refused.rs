@@ -9,7 +9,7 @@ use std::path::Path;
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{
     AlignedBuffer, CreateMode, DiskFile, File, FileOptions, IoEngine, Mapping, PageRange, ReleaseMethod,
-    Releaser, Request, VmError,
+    Releaser, Request, VmError, Wait,
 };
 
 /// Runs a test in a thread of its own, of which the kernel may then be made to refuse things.
@@ -203,6 +203,14 @@ fn a_buffered_write_that_cannot_leave_the_page_cache_fails() {
             // SAFETY: as above.
             let written = unsafe { file.write(0, page.as_ptr(), PAGE_SIZE) };
             assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EIO));
+            let (mut queue, mut done) = (file.queue(4).unwrap(), Vec::new());
+            // SAFETY: as above.
+            (0..batch).for_each(|index| unsafe { queue.submit(write(index), index) });
+            queue.reap(Wait::ForAll, &mut done);
+            assert_eq!(done.len() as u64, batch);
+            for completion in done {
+                assert_eq!(completion.result.unwrap_err().raw_os_error(), Some(libc::EIO));
+            }
         });
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     ArchiveError, ArchivedPart, Record,
     archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
+    lives::LogLives,
     segment::{EndBefore, salt},
     segment_file::{SegmentFile, file_options, is_missing},
 };
@@ -79,9 +80,9 @@ impl Archive {
         names.drain(..names.partition_point(|name| *name <= first).saturating_sub(1));
         let mut next = names.pop_front().map(|name| self.part(&name)).transpose()?;
         let oldest = next.map(|part| part.follows);
-        let mut end = None;
-        if let Some(part) = next.filter(|part| part.end <= from) {
-            end = Some(part.end);
+        let before = next.filter(|part| part.end <= from);
+        let end = before.map(|part| part.end);
+        if before.is_some() {
             next = names.pop_front().map(|name| self.part(&name)).transpose()?;
         }
         let is_there = match &next {
@@ -102,6 +103,8 @@ impl Archive {
             salt: 0,
             window,
             is_begun: false,
+            before,
+            expected: (Lsn(0), Vec::new()),
         })
     }
 
@@ -233,7 +236,12 @@ impl Archive {
     /// the log has had since, and holds what the log holds before its end. Returns how far it went before the log was
     /// opened; there may be damaged parts after that. Otherwise the database is an older copy of one that has gone on, or
     /// was itself copied and has gone on.
-    pub(crate) fn check(&self, log_end: Lsn, sources: &[PartSource]) -> Result<Option<Lsn>, ArchiveError> {
+    pub(crate) fn check(
+        &self,
+        log_end: Lsn,
+        sources: &[PartSource],
+        lives: &LogLives,
+    ) -> Result<Option<Lsn>, ArchiveError> {
         let (mut names, log_end_name) = (self.names()?, name_at(log_end));
         // A part that is damaged does not count: it is written again, if the log still has it.
         let last = loop {
@@ -244,6 +252,10 @@ impl Archive {
             }
             match (self.sound_part(&name)?, source) {
                 (None, _) => {}
+                // A copy of the database wrote it, which had gone on before.
+                (Some(part), _) if part.end > part.start && !lives.may_have(part.life) => {
+                    return Err(diverged(&part));
+                }
                 (Some(part), _) if part.end <= log_end => break part,
                 // A copy failed when it had made the part, which may not be durable. It is made again.
                 (Some(part), Some(source)) if source.begins_with(&part)? => {}
@@ -383,9 +395,32 @@ pub struct ArchiveReader {
     window: Vec<u8>,
     /// Whether a part has been loaded.
     is_begun: bool,
+    /// The part that ends where it begins to read, or before.
+    before: Option<ArchivedPart>,
+    /// What begins before this place must be of one of these lives, unless none is known.
+    expected: (Lsn, Vec<u64>),
 }
 
 impl ArchiveReader {
+    /// From now on, what begins before a place must have been written by one of these lives of the database, if any is
+    /// known: otherwise it is the archive of a copy, which may have the same places.
+    ///
+    /// # Errors
+    /// [`ArchiveError::OtherHistory`] if it was not, here and later.
+    pub fn expect_lives(&mut self, before: Lsn, lives: Vec<u64>) -> Result<(), ArchiveError> {
+        self.expected = (before, lives);
+        self.before.map_or(Ok(()), |part| self.check_life(&part))
+    }
+
+    fn check_life(&self, part: &ArchivedPart) -> Result<(), ArchiveError> {
+        let (before, lives) = &self.expected;
+        let is_other = part.start < *before && lives.iter().all(|life| part.is_of_another_life(*life));
+        if is_other && !lives.is_empty() {
+            return Err(ArchiveError::OtherHistory { name: part.name() });
+        }
+        Ok(())
+    }
+
     /// The next record; `None` at the end of the archive, also if that lies inside a record.
     ///
     /// # Errors
@@ -475,6 +510,7 @@ impl ArchiveReader {
         if self.is_begun && part.follows != self.end {
             return Err(ArchiveError::Gap { from: self.end, to: part.start });
         }
+        self.check_life(&part)?;
         self.is_begun = true;
         self.window.drain(..self.window.len() - rest);
         self.archive.load(&part, &mut self.window)?;

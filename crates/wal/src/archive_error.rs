@@ -61,6 +61,15 @@ pub enum ArchiveError {
         /// The file.
         name: String,
     },
+    /// A file was written by a copy of the database that had gone on by itself before the backup was made.
+    #[error(
+        "{name} of the archive was written by another copy of the database than the one of which the backup was made: name the archive \
+         of that one"
+    )]
+    OtherHistory {
+        /// The file.
+        name: String,
+    },
     /// The log does not hold what was written to it.
     #[error(
         "the log is damaged after {at}, and cannot be archived: take a backup of the database, which does not need it"

@@ -24,6 +24,8 @@ pub struct ArchivedPart {
     pub follows: Lsn,
     /// The checksum of its contents.
     pub checksum: u64,
+    /// The life of the database that wrote it; zero if that is unknown.
+    pub life: u64,
 }
 
 impl ArchivedPart {
@@ -37,7 +39,7 @@ impl ArchivedPart {
         put(page, 0, &MAGIC);
         put(page, 8, &ARCHIVE_VERSION.to_le_bytes());
         put(page, 16, &self.database);
-        let words = [self.timeline, self.start.0, self.end.0, self.follows.0, self.checksum];
+        let words = [self.timeline, self.start.0, self.end.0, self.follows.0, self.checksum, self.life];
         words.iter().zip((32..).step_by(8)).for_each(|(word, at)| put(page, at, &word.to_le_bytes()));
         let sum = checksum(page.get(..PAGE_SIZE - 8).unwrap_or_default());
         put(page, PAGE_SIZE - 8, &sum.to_le_bytes());
@@ -61,8 +63,17 @@ impl ArchivedPart {
             end: Lsn(page.u64_at(48)),
             follows: Lsn(page.u64_at(56)),
             checksum: page.u64_at(64),
+            life: page.u64_at(72),
         };
         if part.name() != name || part.end < part.start { Err(damaged()) } else { Ok(part) }
+    }
+}
+
+impl ArchivedPart {
+    /// Whether another life of the database than this wrote it, as far as both are known. What holds nothing belongs to
+    /// any.
+    pub(crate) fn is_of_another_life(&self, life: u64) -> bool {
+        self.end > self.start && self.life != 0 && life != 0 && self.life != life
     }
 }
 
@@ -84,7 +95,7 @@ mod tests {
     #[test]
     fn a_first_page_comes_back_and_every_flipped_byte_is_noticed() {
         let (start, end, follows) = (Lsn(4096), Lsn(8192), Lsn(4000));
-        let part = ArchivedPart { database: [7; 16], timeline: 3, start, end, follows, checksum: 9 };
+        let part = ArchivedPart { database: [7; 16], timeline: 3, start, end, follows, checksum: 9, life: 8 };
         let (name, mut page) = (part.name(), [0; PAGE_SIZE]);
         part.encode(&mut page);
         assert_eq!(ArchivedPart::decode(&name, &page).unwrap(), part);

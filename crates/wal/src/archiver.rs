@@ -167,14 +167,16 @@ impl Shared {
     fn known_end(&self, to: u64, with_blank: bool) -> Result<(Option<Lsn>, Vec<PartSource>), ArchiveError> {
         let known = lock(&self.state).end;
         let durable = self.log.horizon(Durability::Synced).0;
-        let (log_end, all, sources) = {
+        let (log_end, mut all, mut sources) = {
             let device = self.log.device();
             let all = if known.is_none() { device.finished_parts(durable, true) } else { Vec::new() };
             (device.former_end(), all, device.finished_parts(to, with_blank))
         };
+        let lives = self.log.lives();
+        all.iter_mut().chain(&mut sources).for_each(|source| source.part.life = lives.of(source.part.start));
         let end = match known {
             Some(end) => Some(end),
-            None => self.archive.check(log_end, &all)?,
+            None => self.archive.check(log_end, &all, lives)?,
         };
         Ok((end, sources))
     }

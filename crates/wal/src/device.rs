@@ -335,6 +335,7 @@ impl Device {
                     end: Lsn(end),
                     follows: Lsn(header.previous_end),
                     checksum: 0,
+                    life: 0,
                 };
                 // A timeline that ended with a segment has the checksum of what follows on it, which is nothing.
                 let is_whole = end == geometry.start(number + 1);

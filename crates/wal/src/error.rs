@@ -11,8 +11,8 @@ use vellum_vm::{VmError, advice};
 pub enum LogError {
     /// An option is out of its range.
     #[error(
-        "{option} cannot be {bytes} bytes: segments are a multiple of 4096, at least 8192 bytes and at most a tebibyte, the buffer \
-         is a power of two and at least 8192"
+        "{option} cannot be {bytes} bytes: a segment is a multiple of 4096, at least 8192 and at most a tebibyte; the buffer is a \
+         power of two, and has the room of several records"
     )]
     Option {
         /// Which option.

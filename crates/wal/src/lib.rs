@@ -38,6 +38,7 @@ mod frame;
 mod held;
 mod keepers;
 mod kept;
+mod lives;
 mod log;
 #[cfg(all(test, loom))]
 mod models;

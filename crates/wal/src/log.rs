@@ -16,6 +16,7 @@ use crate::{
     files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
     kept::Kept,
+    lives::LogLives,
     plant::Bug,
     previous_end::PreviousEnd,
     primitive::{AtomicU64, Ordering, shared_words},
@@ -87,6 +88,7 @@ pub struct Log {
     waiting: Waiting,
     kept: Mutex<Kept>,
     archive_bell: ArchiveBell,
+    lives: LogLives,
     /// The segment that is being written, as far as the archiver knows.
     told: AtomicU64,
 }
@@ -179,6 +181,7 @@ impl Log {
             waiting: Waiting::default(),
             kept: Mutex::default(),
             archive_bell: ArchiveBell::default(),
+            lives: LogLives::default(),
             told: AtomicU64::new(0),
         })
     }
@@ -378,6 +381,21 @@ impl Log {
         let Ok(_maker) = self.maker.try_lock() else { return Ok(()) };
         let removed = lock(&self.device).give_up_prepared(self.wanted(self.end().0));
         remove(&*self.directory, &removed)
+    }
+
+    /// Notes a life of the database, by its number, which is not zero: it begins where the log of the life before ended. The
+    /// archive says which life has written what.
+    pub fn note_life(&self, begin: Lsn, number: u64) {
+        self.lives.note(begin, number);
+    }
+
+    /// Notes that there may have been lives that were not noted.
+    pub fn note_forgotten_lives(&self) {
+        self.lives.note_forgotten();
+    }
+
+    pub(crate) fn lives(&self) -> &LogLives {
+        &self.lives
     }
 
     pub(crate) fn archive_bell(&self) -> &ArchiveBell {

@@ -55,10 +55,10 @@ impl LogOptions {
     pub(crate) fn check(&self) -> Result<(), LogError> {
         let page = PAGE_SIZE as u64;
         if !is_segment_size(self.segment_bytes) {
-            return Err(LogError::Option { option: "segment_bytes", bytes: self.segment_bytes });
+            return Err(LogError::Option { option: "log_segment_bytes", bytes: self.segment_bytes });
         }
         if !self.buffer_bytes.is_power_of_two() || self.buffer_bytes < 2 * page {
-            return Err(LogError::Option { option: "buffer_bytes", bytes: self.buffer_bytes });
+            return Err(LogError::Option { option: "log_buffer_bytes", bytes: self.buffer_bytes });
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ fn show(cursor: &mut Cursor<'_, Pool>, mut next: u64, count: u64) -> u64 {
         next += 1;
         if next == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    scanned.unwrap();
+    let _ = scanned.unwrap();
     next - first
 }
 

@@ -52,8 +52,8 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     if arguments.salvage {
         return dump.salvaged(arguments, general);
     }
-    dump.out.line(FIRST)?;
     let database = store::open_to_read(&arguments.store, general)?;
+    dump.out.line(FIRST)?;
     for name in &arguments.tables {
         store::table(&database, name)?;
     }

@@ -138,7 +138,7 @@ fn import(
     if progress.is_visible() {
         progress.set(0, total_bytes(&tree));
     }
-    let table = database.table_or_create(&arguments.table.table)?;
+    let table = database.table_or_create(&arguments.table.table).map_err(store::of_bytes)?;
     let importer = Importer {
         table: &table,
         attributes: None,

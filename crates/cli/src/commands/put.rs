@@ -109,7 +109,7 @@ impl Value {
 }
 
 fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) -> Result<Put> {
-    let table = database.table_or_create(table)?;
+    let table = database.table_or_create(table).map_err(store::of_bytes)?;
     let mut source = Source::new(&mut value.source, value.length);
     let stored = match source.check_end() {
         Ok(()) => table.put_from(key, value.length, &mut source).map_err(Failure::from),

@@ -40,13 +40,13 @@ pub struct Arguments {
     #[command(flatten)]
     form: FormArguments,
     /// Only keys that begin with this
-    #[arg(long, short, value_name = "KEY", conflicts_with_all = ["from", "to"])]
+    #[arg(long, short, value_name = "KEY", conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
     prefix: Option<OsString>,
     /// Only this key and those after it
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     from: Option<OsString>,
     /// Only keys before this one
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     to: Option<OsString>,
     /// From the last entry to the first
     #[arg(long, short)]

@@ -48,6 +48,11 @@ impl CopyBasis {
         self.superblock.database
     }
 
+    /// The numbers of the lives of the database up to now, as far as known.
+    pub fn lives(&self) -> Vec<u64> {
+        self.superblock.lives.all().into_iter().map(|(_, number)| number).collect()
+    }
+
     /// Whether it is known to which history of the database this belongs.
     pub fn knows_history(&self) -> bool {
         !self.superblock.lives.is_empty()

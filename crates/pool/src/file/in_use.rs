@@ -45,7 +45,7 @@ impl Storage {
             }
             superblock.state = State::Logged;
             let end = superblock.redo;
-            superblock.lives.begin(end);
+            log.note_life(end, superblock.lives.begin(end));
             superblock.redo = superblock.redo.max(log.end());
             superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;

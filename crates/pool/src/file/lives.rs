@@ -29,13 +29,24 @@ struct Life {
 }
 
 impl Lives {
-    /// Begins a life where the log of the one before ended.
-    pub(crate) fn begin(&mut self, at: Lsn) {
+    /// Begins a life where the log of the one before ended, and returns its number.
+    pub(crate) fn begin(&mut self, at: Lsn) -> u64 {
         let id = random_id().as_slice().u64_at(0).max(1);
         self.0.push(Life { id, begin: at, backed_up: false });
         if self.0.len() > LIVES_MAX {
             self.forget_one();
         }
+        id
+    }
+
+    /// Where each of them began, and its number.
+    pub(crate) fn all(&self) -> Vec<(Lsn, u64)> {
+        self.0.iter().map(|life| (life.begin, life.id)).collect()
+    }
+
+    /// Whether others may have been forgotten.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() >= LIVES_MAX
     }
 
     /// Forgets the oldest former life of which no backup was made, or the oldest of all if there is none.

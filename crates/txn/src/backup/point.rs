@@ -114,9 +114,14 @@ struct LogStream<'p> {
 }
 
 impl<'p> LogStream<'p> {
-    fn begin(point: &'p PointInTime, database: [u8; 16], from: Lsn) -> Result<Self, TxnError> {
+    fn begin(point: &'p PointInTime, backup: &BackupFile, from: Lsn) -> Result<Self, TxnError> {
+        let database = backup.database();
         let archive = match Archive::new(point.archive.clone(), database).read(from) {
-            Ok(reader) => Some(reader),
+            Ok(mut reader) => {
+                let expected = reader.expect_lives(backup.end(), backup.basis().lives());
+                expected.map_err(LogError::from)?;
+                Some(reader)
+            }
             Err(ArchiveError::Missing { .. }) if point.log.is_some() => None,
             Err(error) => return Err(LogError::from(error).into()),
         };
@@ -183,7 +188,7 @@ pub(super) fn replay(
     if is_before {
         return Err(before_backup());
     }
-    let mut stream = LogStream::begin(point, backup.database(), undo)?;
+    let mut stream = LogStream::begin(point, backup, undo)?;
     let options = LogOptions { segment_bytes, ..LogOptions::new(backup.database()) };
     let mut rebuilt = LogRebuilder::begin(directory, &options, undo)?;
     let mut outside = Outside { file, pages: 0, end: backup.file_pages(), there: Vec::new() };

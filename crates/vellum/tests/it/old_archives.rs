@@ -139,3 +139,66 @@ fn a_feed_of_an_older_copy_does_not_show_what_the_archive_has_of_the_other() {
         }
     }
 }
+
+/// A database that was copied, each of the two going on by itself with changes of the same length, in archives of their own:
+/// both have the same places and timelines.
+#[test]
+fn a_backup_is_not_restored_with_the_archive_of_a_copy() {
+    for (is_closed, more) in [(true, 0), (true, 7), (false, 0), (false, 7)] {
+        let (disk, archive) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let (backups, other) = (SimulatedDisk::new(3), SimulatedDisk::new(4));
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+        write(&database, "before", 10);
+        let copy = if is_closed {
+            database.close().unwrap();
+            disk.crash()
+        } else {
+            database.archive_log().unwrap();
+            disk.crash()
+        };
+        let database = open(&if is_closed { disk } else { disk.crash() }, &archived(&archive));
+        write(&database, "one", 5 + more);
+        database.archive_log().unwrap();
+        let copied = open(&copy, &archived(&other).end_log_archive(true));
+        write(&copied, "two", 5);
+        copied.backup_in(Arc::new(backups.clone()), "copy", BackupOptions::default()).unwrap();
+        write(&copied, "tri", 2);
+        copied.archive_log().unwrap();
+        let what = format!("closed {is_closed}, {more} more");
+        let refused = || {
+            let disk: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(9));
+            let how = RestoreOptions::default().archive_in(Arc::new(archive.clone()));
+            let backup = Backup::open_in(&backups, "copy").unwrap();
+            Backup::restore_in(&[backup], disk.clone(), "restored", &options(), how).map(drop)
+        };
+        // It may also lack what is needed.
+        let error = refused().expect_err(&what);
+        assert!(more == 0 || error.to_string().contains("another copy"), "{what}: {error}");
+        assert_eq!(restored(&backups, "copy", &other), b"tri", "{what}");
+    }
+}
+
+/// A copy that went on without an archive ends where the archived one does, and is then opened with the archive of that.
+#[test]
+fn the_archive_of_a_copy_is_not_continued_although_both_end_at_the_same_place() {
+    let (disk, archive) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+    write(&database, "before", 10);
+    database.close().unwrap();
+    let copy = disk.crash();
+    let database = open(&disk, &archived(&archive));
+    write(&database, "one", 5);
+    let end = database.log_state().unwrap().appended_bytes;
+    database.close().unwrap();
+    let copied = open(&copy, &options().log_segment_bytes(64 << 10).end_log_archive(true));
+    write(&copied, "two", 5);
+    // The archived one notes the time as well.
+    while copied.log_state().unwrap().appended_bytes < end {
+        write(&copied, "two", 1);
+    }
+    copied.close().unwrap();
+    let copied = open(&copy, &archived(&archive).end_log_archive(true));
+    write(&copied, "tri", 5);
+    let error = copied.archive_log().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}

@@ -146,7 +146,7 @@ fn load_table(
         Err(Error::NoSuchTable { .. }) => {
             (database.create_table_with(name, TableOptions::default().versions(!arguments.plain))?, true)
         }
-        table => (table?, false),
+        table => (table.map_err(store::of_bytes)?, false),
     };
     let loaded = load(arguments, general, &table, lines);
     drop(table);

@@ -5,7 +5,7 @@ mod store;
 
 use crate::{
     arguments::{FormArguments, General},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     output::{Output, columns, render},
     size,
     text::{Form, escaped},
@@ -389,7 +389,7 @@ fn verify(arguments: &OnlyStore, general: &General) -> Result {
         options.tolerate_damage = true;
     })?;
     let recovery = store.recovery();
-    let mut out = Output::new();
+    let mut out = Output::before_verdict();
     for damage in &recovery.damage {
         if general.json {
             out.json(&serde_json::json!({ "kind": "problem", "message": damage.to_string() }))?;
@@ -409,21 +409,23 @@ fn verify(arguments: &OnlyStore, general: &General) -> Result {
     } else {
         let records = size::counted(recovery.records, "record", "records");
         let sums = if store.statistics().checksums { "" } else { " (they carry no checksums)" };
-        let verdict = if recovery.damage_count == 0 {
+        let outcome = if recovery.damage_count == 0 {
             "what is there is as it should be (what has become zeroes counts as free)"
         } else {
             "damaged"
         };
         out.line(format_args!(
-            "{records} in {} blocks verified{sums}: {verdict}",
+            "{records} in {} blocks verified{sums}: {outcome}",
             size::count(recovery.blocks)
         ))?;
     }
-    out.finish()?;
-    if recovery.damage_count == 0 {
-        return Ok(());
-    }
-    let problems = size::counted(recovery.damage_count, "problem", "problems");
-    let path = shown(&arguments.store.store);
-    Err(Failure::new(Code::Damaged, format!("{problems} found in {path}; restore it from a backup")))
+    let found = match recovery.damage_count {
+        0 => Ok(()),
+        count => {
+            let problems = size::counted(count, "problem", "problems");
+            let path = shown(&arguments.store.store);
+            Err(Failure::new(Code::Damaged, format!("{problems} found in {path}; restore it from a backup")))
+        }
+    };
+    verdict(out.finish(), found)
 }

@@ -1,0 +1,46 @@
+//! The lives of the database whose log this is: which of them wrote a part. They tell the log of a database from that of a
+//! copy of it, which may have the same places and timelines.
+
+use vellum_base::Lsn;
+use vellum_base::primitive::{Mutex, MutexGuard};
+
+/// The lives that are known, in their order.
+#[derive(Default)]
+pub(crate) struct LogLives(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// Where the log of the life before each ended, and its number, which is random and not zero.
+    lives: Vec<(Lsn, u64)>,
+    /// Whether there have been others, of which nothing is known.
+    are_some_forgotten: bool,
+}
+
+impl LogLives {
+    /// Notes the life that begins where the log of the one before ended.
+    pub fn note(&self, begin: Lsn, number: u64) {
+        self.lock().lives.push((begin, number));
+    }
+
+    /// Notes that there have been other lives.
+    pub fn note_forgotten(&self) {
+        self.lock().are_some_forgotten = true;
+    }
+
+    /// The life that wrote what begins at a place; zero if it is unknown.
+    pub fn of(&self, start: Lsn) -> u64 {
+        let known = self.lock();
+        known.lives.iter().rev().find(|(begin, _)| *begin <= start).map_or(0, |(_, number)| *number)
+    }
+
+    /// Whether a life may be one of this database: unless all of them are known, and it is none of them.
+    pub fn may_have(&self, number: u64) -> bool {
+        let known = self.lock();
+        let is_known = || known.lives.iter().any(|(_, known)| *known == number);
+        number == 0 || known.lives.is_empty() || known.are_some_forgotten || is_known()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
