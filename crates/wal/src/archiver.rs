@@ -172,7 +172,7 @@ impl Shared {
             let all = if known.is_none() { device.finished_parts(durable, true) } else { Vec::new() };
             (device.former_end(), all, device.finished_parts(to, with_blank))
         };
-        let lives = self.log.lives();
+        let lives = &self.log.lives;
         all.iter_mut().chain(&mut sources).for_each(|source| source.part.life = lives.of(source.part.start));
         let end = match known {
             Some(end) => Some(end),

@@ -1,6 +1,7 @@
 //! The lives of the database whose log this is: which of them wrote a part. They tell the log of a database from that of a
 //! copy of it, which may have the same places and timelines.
 
+use crate::Log;
 use vellum_base::Lsn;
 use vellum_base::primitive::{Mutex, MutexGuard};
 
@@ -16,17 +17,20 @@ struct Known {
     are_some_forgotten: bool,
 }
 
+impl Log {
+    /// Notes a life of the database, by its number, which is not zero: it begins where the log of the life before ended. The
+    /// archive says which life has written what.
+    pub fn note_life(&self, begin: Lsn, number: u64) {
+        self.lives.lock().lives.push((begin, number));
+    }
+
+    /// Notes that there may have been lives that were not noted.
+    pub fn note_forgotten_lives(&self) {
+        self.lives.lock().are_some_forgotten = true;
+    }
+}
+
 impl LogLives {
-    /// Notes the life that begins where the log of the one before ended.
-    pub fn note(&self, begin: Lsn, number: u64) {
-        self.lock().lives.push((begin, number));
-    }
-
-    /// Notes that there have been other lives.
-    pub fn note_forgotten(&self) {
-        self.lock().are_some_forgotten = true;
-    }
-
     /// The life that wrote what begins at a place; zero if it is unknown.
     pub fn of(&self, start: Lsn) -> u64 {
         let known = self.lock();

@@ -88,7 +88,7 @@ pub struct Log {
     waiting: Waiting,
     kept: Mutex<Kept>,
     archive_bell: ArchiveBell,
-    lives: LogLives,
+    pub(crate) lives: LogLives,
     /// The segment that is being written, as far as the archiver knows.
     told: AtomicU64,
 }
@@ -381,21 +381,6 @@ impl Log {
         let Ok(_maker) = self.maker.try_lock() else { return Ok(()) };
         let removed = lock(&self.device).give_up_prepared(self.wanted(self.end().0));
         remove(&*self.directory, &removed)
-    }
-
-    /// Notes a life of the database, by its number, which is not zero: it begins where the log of the life before ended. The
-    /// archive says which life has written what.
-    pub fn note_life(&self, begin: Lsn, number: u64) {
-        self.lives.note(begin, number);
-    }
-
-    /// Notes that there may have been lives that were not noted.
-    pub fn note_forgotten_lives(&self) {
-        self.lives.note_forgotten();
-    }
-
-    pub(crate) fn lives(&self) -> &LogLives {
-        &self.lives
     }
 
     pub(crate) fn archive_bell(&self) -> &ArchiveBell {
