@@ -224,7 +224,7 @@ impl ChangeLog for Changes {
     }
 
     fn note_life(&self, begin: Lsn, number: u64) {
-        self.log.note_life(begin, number);
+        self.log.lives.note(begin, number);
     }
 
     fn give_up_spare(&self) -> bool {

@@ -182,9 +182,9 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let (lives, are_some_forgotten) = file.lives();
-        lives.into_iter().for_each(|(begin, number)| log.note_life(begin, number));
+        lives.into_iter().for_each(|(begin, number)| log.lives.note(begin, number));
         if are_some_forgotten {
-            log.note_forgotten_lives();
+            log.lives.note_forgotten();
         }
         let is_fresh = file.is_fresh();
         // From now on nothing is given up before it is archived.

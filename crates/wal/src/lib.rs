@@ -73,6 +73,7 @@ pub use flusher::{Arrival, LogFlusher};
 pub use following::{FollowedLog, FollowingReader, LogKeep};
 pub use frame::PAYLOAD_BYTES_MAX;
 pub use held::{HeldLog, LogKeeper};
+pub use lives::LogLives;
 pub use log::Log;
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};

@@ -1,13 +1,12 @@
 //! The lives of the database whose log this is: which of them wrote a part. They tell the log of a database from that of a
 //! copy of it, which may have the same places and timelines.
 
-use crate::Log;
 use vellum_base::Lsn;
 use vellum_base::primitive::{Mutex, MutexGuard};
 
 /// The lives that are known, in their order.
 #[derive(Default)]
-pub(crate) struct LogLives(Mutex<Known>);
+pub struct LogLives(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -17,28 +16,26 @@ struct Known {
     are_some_forgotten: bool,
 }
 
-impl Log {
+impl LogLives {
     /// Notes a life of the database, by its number, which is not zero: it begins where the log of the life before ended. The
     /// archive says which life has written what.
-    pub fn note_life(&self, begin: Lsn, number: u64) {
-        self.lives.lock().lives.push((begin, number));
+    pub fn note(&self, begin: Lsn, number: u64) {
+        self.lock().lives.push((begin, number));
     }
 
     /// Notes that there may have been lives that were not noted.
-    pub fn note_forgotten_lives(&self) {
-        self.lives.lock().are_some_forgotten = true;
+    pub fn note_forgotten(&self) {
+        self.lock().are_some_forgotten = true;
     }
-}
 
-impl LogLives {
     /// The life that wrote what begins at a place; zero if it is unknown.
-    pub fn of(&self, start: Lsn) -> u64 {
+    pub(crate) fn of(&self, start: Lsn) -> u64 {
         let known = self.lock();
         known.lives.iter().rev().find(|(begin, _)| *begin <= start).map_or(0, |(_, number)| *number)
     }
 
     /// Whether a life may be one of this database: unless all of them are known, and it is none of them.
-    pub fn may_have(&self, number: u64) -> bool {
+    pub(crate) fn may_have(&self, number: u64) -> bool {
         let known = self.lock();
         let is_known = || known.lives.iter().any(|(_, known)| *known == number);
         number == 0 || known.lives.is_empty() || known.are_some_forgotten || is_known()

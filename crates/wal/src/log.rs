@@ -88,7 +88,8 @@ pub struct Log {
     waiting: Waiting,
     kept: Mutex<Kept>,
     archive_bell: ArchiveBell,
-    pub(crate) lives: LogLives,
+    /// The lives of the database, which the archive tells apart.
+    pub lives: LogLives,
     /// The segment that is being written, as far as the archiver knows.
     told: AtomicU64,
 }
