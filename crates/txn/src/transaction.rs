@@ -467,7 +467,21 @@ impl Isolation for Single {
             return Ok(Seen::Leaf);
         }
         self.transactions.publish_private();
-        self.transactions.versions.seen(tree, key, self.transactions.now())
+        /// How often a reader is overtaken by commits before it takes what it has found. Each attempt takes less time than
+        /// a commit, unless versions are read from a file.
+        const OVERTAKEN_MAX: u32 = 1000;
+        // This is no snapshot that others know of. Once there is a later commit, versions that only it would see may be
+        // dropped, and an older one be found: then what is seen at that commit is asked for.
+        let mut sight = self.transactions.now();
+        let mut overtaken = 0;
+        loop {
+            let seen = self.transactions.versions.seen(tree, key, sight)?;
+            let now = self.transactions.now();
+            if now.time == sight.time || matches!(seen, Seen::Leaf) || overtaken == OVERTAKEN_MAX {
+                return Ok(seen);
+            }
+            (sight, overtaken) = (now, overtaken + 1);
+        }
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {

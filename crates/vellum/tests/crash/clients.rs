@@ -198,7 +198,8 @@ impl Client {
         let (done, at) = (work.done(), usize::from(client));
         let seen = work.table.get(mark(client))?.map_or(0, |mark| numbers(&mark)[0]);
         let asked = work.progress[at].asked.load(SeqCst);
-        assert!((done[at]..=asked).contains(&seen), "client {} sees commit {seen} of {client}", self.number);
+        let known = done[at]..=asked;
+        assert!(known.contains(&seen), "client {} sees commit {seen} of {client}, {known:?}", self.number);
         self.seen[1 + at] = seen;
         Ok(())
     }
