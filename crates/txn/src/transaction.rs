@@ -467,8 +467,8 @@ impl Isolation for Single {
             return Ok(Seen::Leaf);
         }
         self.transactions.publish_private();
-        /// How often a reader is overtaken by commits before it takes what it has found. Each attempt takes less time than
-        /// a commit, unless versions are read from a file.
+        /// How often a reader is overtaken by commits before it takes what it has found: where versions are read from a
+        /// file, commits may be faster for long.
         const OVERTAKEN_MAX: u32 = 1000;
         // This is no snapshot that others know of. Once there is a later commit, versions that only it would see may be
         // dropped, and an older one be found: then what is seen at that commit is asked for.
