@@ -3,7 +3,10 @@
 use super::images::Images;
 use crate::shard::Changed;
 // No thread waits for these numbers.
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// The snapshots that a generation covers: those of transactions with numbers up to `id`, which see commits up to `time`.
 #[derive(Clone, Copy)]
@@ -22,7 +25,7 @@ pub(super) struct Cover {
     pub covered: AtomicU64,
     /// Leaves with lower LSNs have not changed since the cover was made.
     pub place: AtomicU64,
-    /// How many covers had begun, including this one.
+    /// How many covers had begun, including this one; zero before it is armed.
     pub number: AtomicU64,
 }
 
@@ -36,5 +39,11 @@ impl Cover {
             place: AtomicU64::new(0),
             number: AtomicU64::new(0),
         }
+    }
+
+    /// Whether pages have been kept for it from some moment on.
+    pub fn is_armed(&self) -> bool {
+        // Acquire: pairs with `Generations::arm`.
+        self.number.load(Ordering::Acquire) > 0
     }
 }

@@ -15,8 +15,8 @@
 //! # The moment
 //! All shards of the versions are locked for a moment. Under these locks pages begin to be kept (see
 //! [`KeptPages`](vellum_pool::KeptPages)), and all versions are taken out: they are *frozen*. A change that was claimed
-//! before has its version among them. One that is claimed later finds that pages are kept. Later, versions that memory
-//! has no room for go to the file.
+//! before has its version among them. One that is claimed later finds that pages are kept. Pages that change before that
+//! moment belong to earlier covers. Later, versions that memory has no room for go to the file.
 //!
 //! # Trees that have ended
 //! Once no snapshot sees a tree, its root may become that of another one, which a covered transaction makes. That
@@ -59,6 +59,7 @@ impl Generations {
         // SeqCst, here and below: a rollback that finds the former number has undone everything before pages are kept.
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some(cover) = &generation.cover {
+            // Release: pairs with `is_armed`. A change that finds that this cover keeps pages shows them to it.
             cover.number.store(number, Ordering::Release);
         }
         self.kept.arm();
@@ -246,10 +247,12 @@ impl Generations {
 impl PageKeeper for Generations {
     fn keep(&self, tree: PageId, page: &[u8]) {
         let all = self.all();
-        let newest = all.iter().rev().find_map(|generation| Some((generation, generation.cover.as_ref()?)));
-        let Some((generation, Cover { images, .. })) = newest else {
-            return;
-        };
+        // One that is not armed yet will show the page as it is then. Earlier covers need it as it is now.
+        let newest = all.iter().rev().find_map(|generation| {
+            let cover = generation.cover.as_ref().filter(|cover| cover.is_armed())?;
+            Some((generation, &cover.images))
+        });
+        let Some((generation, images)) = newest else { return };
         if images.keep(tree, page, &generation.tree).is_err() {
             // This change can no longer be refused, and its transaction has no part in the old snapshots: they end.
             let mut contents = generation.contents.lock();

@@ -2,15 +2,22 @@
 
 use super::{Ended, Refused, Snapshot, Transactions};
 use crate::{
+    before::hash_of,
+    generations::Covered,
     places::Places,
     reads::ReadSet,
     settings::SnapshotLimit,
     versions::{Refusal, Spill},
     write_set::{State, WriteSet},
+    writer::Sight,
 };
 use std::{panic::Location, sync::Arc};
-use vellum_access::{BlobReference, Intent, Seen, ValueImage, node::ValueKind};
+use vellum_access::{
+    BlobReference, Intent, Seen, SharedBytes, ValueImage,
+    node::{NODE_BYTES, NodeMut, ValueKind},
+};
 use vellum_base::{Lsn, PageId};
+use vellum_pool::PageKeeper as _;
 use vellum_vm::SimulatedDisk;
 
 const TREE: PageId = PageId(9);
@@ -295,4 +302,32 @@ fn a_commit_that_is_about_to_be_forgotten_is_not_entered_after_later_ones() {
     transactions.prune(&ended);
     let writes = begin_writing(&transactions, &covered);
     assert_eq!(change(&transactions, (&writes, &covered), 7), Err(Refusal::Later));
+}
+
+#[test]
+fn a_leaf_that_was_changed_before_a_cover_was_armed_is_shown_as_changed() {
+    let transactions = transactions();
+    let (generations, spill) = (transactions.versions.generations(), transactions.versions.spill());
+    let keep = |value: &[u8]| {
+        let mut page = [0; NODE_BYTES];
+        let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+        leaf.insert(b"key", value, ValueKind::Inline).unwrap();
+        generations.keep(TREE, &page);
+    };
+    let first = generations.begin_cover(&spill.file, spill.bytes).unwrap();
+    generations.arm(&first, || Lsn(100));
+    assert!(generations.complete(&first, Covered { id: 1, time: 1 }));
+    first.rest();
+    // Each time the leaf is about to be changed. The first change is committed before the second snapshot is taken.
+    let second = generations.begin_cover(&spill.file, spill.bytes).unwrap();
+    keep(b"first");
+    generations.arm(&second, || Lsn(200));
+    keep(b"second");
+    assert!(generations.complete(&second, Covered { id: 2, time: 2 }));
+    second.rest();
+    for (number, value) in [(1, &b"first"[..]), (2, b"second")] {
+        let sight = Sight { time: number, own: number };
+        let seen = generations.seen_by_covered((TREE, b"key", hash_of(TREE, b"key")), sight).unwrap();
+        assert_eq!(seen, Seen::Value(SharedBytes::new(value.into(), 0..value.len())));
+    }
 }
