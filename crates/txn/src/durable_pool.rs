@@ -348,7 +348,7 @@ impl DurablePool {
 
     /// The number of the last commit.
     pub fn last_commit(&self) -> u64 {
-        self.single.transactions.now().time
+        self.single.transactions.last_commit()
     }
 
     /// The times of the open snapshots, in ascending order, and the last commit that all of them see.

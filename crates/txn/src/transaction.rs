@@ -12,8 +12,9 @@ use crate::{
     records::{COMMITTED, ROLLED_BACK, now},
     transactions::{Ended, Refused, Snapshot, Transactions},
     undo_buffer::Undo,
-    versions::{OPEN_ONLY, Refusal},
+    versions::Refusal,
     write_set::{FEW_CHANGES, Savepoint, State, WriteSet},
+    writer::Sight,
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
@@ -467,21 +468,7 @@ impl Isolation for Single {
             return Ok(Seen::Leaf);
         }
         self.transactions.publish_private();
-        /// How often a reader is overtaken by commits before it takes what it has found: where versions are read from a
-        /// file, commits may be faster for long.
-        const OVERTAKEN_MAX: u32 = 1000;
-        // This is no snapshot that others know of. Once there is a later commit, versions that only it would see may be
-        // dropped, and an older one be found: then what is seen at that commit is asked for.
-        let mut sight = self.transactions.now();
-        let mut overtaken = 0;
-        loop {
-            let seen = self.transactions.versions.seen(tree, key, sight)?;
-            let now = self.transactions.now();
-            if now.time == sight.time || matches!(seen, Seen::Leaf) || overtaken == OVERTAKEN_MAX {
-                return Ok(seen);
-            }
-            (sight, overtaken) = (now, overtaken + 1);
-        }
+        self.transactions.versions.seen(tree, key, Sight::ALL_COMMITS)
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
@@ -492,14 +479,14 @@ impl Isolation for Single {
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         self.transactions.publish_private();
         let versions = &self.transactions.versions;
-        let target = versions.target((tree, key), leaf, OPEN_ONLY);
-        let checked = versions.check(target, self.transactions.now())?;
+        let target = versions.target((tree, key), leaf, Sight::ALL_COMMITS.time);
+        let checked = versions.check(target, Sight::ALL_COMMITS)?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 
     fn has_removed(&self) -> bool {
         self.transactions.publish_private();
-        self.transactions.versions.has_removed(self.transactions.now())
+        self.transactions.versions.has_removed(Sight::ALL_COMMITS)
     }
 
     fn removed(
@@ -509,7 +496,7 @@ impl Isolation for Single {
         upper: Bound<&[u8]>,
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
         self.transactions.publish_private();
-        self.transactions.versions.removed(self.transactions.now(), tree, (lower, upper))
+        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, (lower, upper))
     }
 
     fn recorded(&self, _: Lsn) {}

@@ -115,9 +115,6 @@ pub(crate) struct Transactions {
     reserved: Apart<AtomicU64>,
 }
 
-/// The number of a reader that is no transaction.
-const NOBODY: u64 = u64::MAX;
-
 struct State {
     next_id: u64,
     /// The number by which the log will know the next transaction that changes something.
@@ -370,9 +367,9 @@ impl Transactions {
         &self.open
     }
 
-    /// What readers outside transactions see: all commits so far.
-    pub fn now(&self) -> Sight {
-        Sight { time: self.time.load(Ordering::Acquire), own: NOBODY }
+    /// The number of the last commit.
+    pub fn last_commit(&self) -> u64 {
+        self.time.load(Ordering::Acquire)
     }
 
     /// The times of the open snapshots, in ascending order, and the last commit that all of them see.

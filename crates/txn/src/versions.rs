@@ -24,7 +24,6 @@ mod entering;
 mod moving;
 mod searching;
 
-pub(crate) use claiming::OPEN_ONLY;
 pub(crate) use searching::Target;
 
 use crate::{

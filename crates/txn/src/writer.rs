@@ -66,6 +66,10 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
+    /// What readers outside transactions see: all commits. It is not those up to the last one: no thread would know that
+    /// there is such a reader, and versions between that commit and the next would be dropped while it looks for them.
+    pub const ALL_COMMITS: Self = Self { time: u64::MAX - 1, own: u64::MAX };
+
     pub fn sees(self, writer: u64, state: State) -> bool {
         writer == self.own || matches!(state, State::Committed(time) if time <= self.time)
     }

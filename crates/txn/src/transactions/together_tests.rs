@@ -4,6 +4,7 @@ use super::{Snapshot, Transactions};
 use crate::{
     places::Places,
     settings::SnapshotLimit,
+    transaction::Single,
     versions::Spill,
     write_set::{State, WriteSet},
     writer::Sight,
@@ -13,7 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Waker},
 };
-use vellum_access::{Intent, Seen, ValueImage, node::ValueKind};
+use vellum_access::{Intent, Isolation as _, Seen, ValueImage, node::ValueKind};
 use vellum_base::primitive::{Mutex, thread};
 use vellum_base::{Lsn, PageId};
 
@@ -148,9 +149,10 @@ fn all_that_wait_for_another_are_called_however_threads_meet() {
     shuttle::check_pct(wait_for_another, 3000, 3);
 }
 
-/// What a leaf holds under one key, and the values that were committed there, each with the time of its commit.
+/// What a leaf holds under its only key, and the values that were committed there, each with the time of its commit.
 #[derive(Default)]
 struct Record {
+    key: u8,
     leaf: Mutex<u64>,
     committed: Mutex<Vec<(u64, u64)>>,
 }
@@ -164,13 +166,30 @@ impl Record {
 
     /// Checks what a snapshot sees.
     fn look(&self, transactions: &Transactions, sight: Sight) {
+        let see = || transactions.versions.seen(TREE, &[self.key], sight).unwrap();
+        self.look_at(see, |seen| assert_eq!(seen, self.at(sight.time), "{sight:?}"));
+    }
+
+    /// Checks what is seen.
+    fn look_at(&self, see: impl FnOnce() -> Seen, check: impl FnOnce(u64)) {
         let leaf = self.leaf.lock().unwrap();
-        let seen = match transactions.versions.seen(TREE, b"key", sight).unwrap() {
+        let seen = match see() {
             Seen::Value(bytes) => u64::from_le_bytes(bytes[..].try_into().unwrap()),
             Seen::Leaf => *leaf,
             seen => panic!("{seen:?}"),
         };
-        assert_eq!(seen, self.at(sight.time), "{sight:?}");
+        check(seen);
+    }
+
+    /// Checks what a reader outside transactions sees.
+    fn look_outside(&self, transactions: &Arc<Transactions>) {
+        let first = transactions.last_commit();
+        let outside = Single { transactions: transactions.clone() };
+        let see = || outside.seen(TREE, &[self.key]).unwrap();
+        self.look_at(see, |seen| {
+            let last = self.committed.lock().unwrap().last().map_or(0, |(time, _)| *time).max(first);
+            assert!((first..=last).any(|time| self.at(time) == seen), "{seen} between {first} and {last}");
+        });
     }
 
     /// A transaction looks twice, and may change the record to a value.
@@ -219,7 +238,7 @@ impl Record {
         let mut leaf = self.leaf.lock().unwrap();
         let bytes = leaf.to_le_bytes();
         let held = Some(ValueImage { kind: ValueKind::Inline, bytes: &bytes });
-        let target = (TREE, &b"key"[..], Lsn(200));
+        let target = (TREE, &[self.key][..], Lsn(200));
         let claimed = transactions.claim((writes, snapshot), target, held, Intent::SameLength).unwrap();
         claimed.ok()?.note_change(Lsn(200), Lsn(210));
         assert_eq!(*leaf, self.at(snapshot.time), "no other has changed it since the snapshot");
@@ -228,19 +247,26 @@ impl Record {
     }
 }
 
-/// Threads that change one record, and one that only looks.
-fn look_together(rounds: u64) {
-    let (transactions, record) = (transactions(), Arc::new(Record::default()));
+/// Threads that change records, and one that only looks; and perhaps an old snapshot, for which versions are kept.
+fn look_together(rounds: u64, count: u8, has_old: bool) {
+    let transactions = transactions();
+    let old = has_old.then(|| transactions.begin(false, Location::caller(), || (), || Lsn(100)));
+    let records: Arc<[_]> = (0..count).map(|key| Record { key, ..Record::default() }).collect();
     let spawn = |thread: u64| {
-        let (transactions, record) = (transactions.clone(), record.clone());
+        let (transactions, records) = (transactions.clone(), records.clone());
         thread::spawn(move || {
-            for round in 1..=rounds {
+            for (round, record) in (1..=rounds).zip(records.iter().cycle()) {
                 record.visit(&transactions, (thread > 0).then_some(round * 4 + thread));
+                record.look_outside(&transactions);
             }
         })
     };
     let threads: Vec<_> = (0..3).map(spawn).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+    if let Some(old) = old {
+        records.iter().for_each(|record| record.look(&transactions, old.sight()));
+        transactions.prune(&transactions.end(&old));
+    }
     let history = transactions.history(Lsn(0));
     assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
 }
@@ -248,7 +274,8 @@ fn look_together(rounds: u64) {
 #[cfg(not(shuttle))]
 #[test]
 fn each_sees_its_moment() {
-    look_together(20_000);
+    look_together(20_000, 1, false);
+    look_together(50_000, 3, true);
 }
 
 #[cfg(shuttle)]
@@ -259,7 +286,10 @@ fn each_sees_its_moment_however_threads_meet() {
         let mut config = shuttle::Config::new();
         // As above.
         config.stack_size = 1 << 20;
-        shuttle::Runner::new(scheduler, config).run(move || look_together(rounds));
+        shuttle::Runner::new(scheduler, config).run(move || {
+            look_together(rounds, 1, false);
+            look_together(3 * rounds, 3, true);
+        });
     }
     check(RandomScheduler::new(5000), 4);
     check(PctScheduler::new(3, 5000), 5);

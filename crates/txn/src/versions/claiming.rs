@@ -22,9 +22,6 @@ pub(super) struct Appended {
     pub is_long: bool,
 }
 
-/// The time of a snapshot to which no commit matters, only open transactions.
-pub(crate) const OPEN_ONLY: u64 = u64::MAX;
-
 impl Versions {
     /// Notes that a writer is about to change a record. Its leaf is latched and holds `value`. Returns whether this is the
     /// writer's first change of it. `snapshots` gives the times of the open snapshots that are not covered, in ascending
@@ -173,7 +170,7 @@ impl Versions {
     /// The open transaction that keeps others from changing a record, as far as memory knows.
     pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
         let hash = hash_of(tree, key);
-        let newest = self.newest_in_buffers((tree, key), hash, OPEN_ONLY);
+        let newest = self.newest_in_buffers((tree, key), hash, Sight::ALL_COMMITS.time);
         let last = newest.or_else(|| self.lock(hash).find((tree, key), hash).and_then(Chain::last))?;
         (last.1 == State::Open).then_some(last.0)
     }
