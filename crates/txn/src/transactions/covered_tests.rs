@@ -304,30 +304,56 @@ fn a_commit_that_is_about_to_be_forgotten_is_not_entered_after_later_ones() {
     assert_eq!(change(&transactions, (&writes, &covered), 7), Err(Refusal::Later));
 }
 
+/// A leaf that holds a value under one key is about to be changed.
+fn keep(transactions: &Transactions, value: &[u8]) {
+    let mut page = [0; NODE_BYTES];
+    let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+    leaf.insert(b"key", value, ValueKind::Inline).unwrap();
+    transactions.versions.generations().keep(TREE, &page);
+}
+
+/// What a covered snapshot sees under the key.
+fn seen_by_covered(transactions: &Transactions, sight: Sight) -> Seen {
+    let record = (TREE, &b"key"[..], hash_of(TREE, b"key"));
+    transactions.versions.generations().seen_by_covered(record, sight).unwrap()
+}
+
+fn shown(value: &[u8]) -> Seen {
+    Seen::Value(SharedBytes::new(value.into(), 0..value.len()))
+}
+
 #[test]
 fn a_leaf_that_was_changed_before_a_cover_was_armed_is_shown_as_changed() {
     let transactions = transactions();
     let (generations, spill) = (transactions.versions.generations(), transactions.versions.spill());
-    let keep = |value: &[u8]| {
-        let mut page = [0; NODE_BYTES];
-        let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
-        leaf.insert(b"key", value, ValueKind::Inline).unwrap();
-        generations.keep(TREE, &page);
-    };
     let first = generations.begin_cover(&spill.file, spill.bytes).unwrap();
     generations.arm(&first, || Lsn(100));
     assert!(generations.complete(&first, Covered { id: 1, time: 1 }));
     first.rest();
     // Each time the leaf is about to be changed. The first change is committed before the second snapshot is taken.
     let second = generations.begin_cover(&spill.file, spill.bytes).unwrap();
-    keep(b"first");
+    keep(&transactions, b"first");
     generations.arm(&second, || Lsn(200));
-    keep(b"second");
+    keep(&transactions, b"second");
     assert!(generations.complete(&second, Covered { id: 2, time: 2 }));
     second.rest();
     for (number, value) in [(1, &b"first"[..]), (2, b"second")] {
-        let sight = Sight { time: number, own: number };
-        let seen = generations.seen_by_covered((TREE, b"key", hash_of(TREE, b"key")), sight).unwrap();
-        assert_eq!(seen, Seen::Value(SharedBytes::new(value.into(), 0..value.len())));
+        assert_eq!(seen_by_covered(&transactions, Sight { time: number, own: number }), shown(value));
     }
+}
+
+#[test]
+fn a_thread_that_is_late_does_not_drop_what_covers_a_later_snapshot() {
+    let transactions = transactions();
+    let ended = transactions.end(&begin(&transactions, false));
+    assert!(ended.is_last);
+    let covered = begin(&transactions, false);
+    cover(&transactions);
+    keep(&transactions, b"value");
+    transactions.prune(&ended);
+    transactions.versions.prune_spilled(&ended.oldest);
+    assert_eq!(seen_by_covered(&transactions, covered.sight()), shown(b"value"));
+    let ended = transactions.end(&covered);
+    transactions.versions.prune_spilled(&ended.oldest);
+    assert_eq!(transactions.history(Lsn(0)).kept_leaves, 0);
 }
