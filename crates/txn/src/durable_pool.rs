@@ -338,6 +338,11 @@ impl DurablePool {
         !self.single.transactions.none_open()
     }
 
+    /// Whether the transaction with this number is open.
+    pub fn is_open(&self, transaction: u64) -> bool {
+        self.single.transactions.is_open(transaction)
+    }
+
     /// The view by which operations outside transactions see and change records.
     #[inline]
     pub fn view(&self) -> View<'_> {

@@ -169,7 +169,7 @@ impl Handle {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         let check = || self.open.check();
-        with_name(check().or_else(|_| self.inner.try_again(check)), || self.name_now())
+        with_name(check().or_else(|_| self.inner.try_again(&self.open, check)), || self.name_now())
     }
 
     /// Registers a transaction that is about to change records of the tree that it sees.
@@ -178,7 +178,7 @@ impl Handle {
     /// As for [`OpenTable::begin_writing`]; if another transaction in the way has ended, why it cannot be rolled back.
     pub(crate) fn begin_writing(&self, transaction: u64, seen: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(Some(transaction), seen);
-        with_name(begin().or_else(|_| self.inner.try_again(begin)), || self.name_now())
+        with_name(begin().or_else(|_| self.inner.try_again(&self.open, begin)), || self.name_now())
     }
 
     /// Changes the tree, and returns once the change is as durable as it should be. While transactions are open, the

@@ -254,6 +254,11 @@ impl OpenTable {
         })
     }
 
+    /// The transaction that has created, loaded, cleared or dropped it, until this has taken effect or is undone.
+    pub(crate) fn owner(&self) -> Option<u64> {
+        lock(&self.life.0).owner
+    }
+
     /// Whether this open transaction has created, loaded, cleared, dropped or changed the table.
     pub(crate) fn is_used_by(&self, transaction: u64) -> bool {
         let life = lock(&self.life.0);

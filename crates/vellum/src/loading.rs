@@ -217,6 +217,6 @@ impl Handle {
     /// As for [`OpenTable::begin_writing`].
     pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Writing> {
         let begin = || self.open.begin_writing(None, root);
-        with_name(begin().or_else(|_| self.inner.try_again(begin)), || self.name_now())
+        with_name(begin().or_else(|_| self.inner.try_again(&self.open, begin)), || self.name_now())
     }
 }

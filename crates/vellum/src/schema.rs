@@ -386,7 +386,7 @@ impl Transaction {
     ) -> Result<()> {
         let replaces = matches!(fate, Fate::Replaced { .. });
         let begin = || table.begin_owning(self.id(), (seen, replaces));
-        let begun = begin().or_else(|_| self.open.inner.try_again(begin));
+        let begun = begin().or_else(|_| self.open.inner.try_again(table, begin));
         with_name(begun, || name.to_owned()).map_err(|error| match error {
             // This transaction saw the table, so it was dropped since.
             Error::NoSuchTable { .. } => self.die(conflict(name, true)),

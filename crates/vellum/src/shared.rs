@@ -18,7 +18,7 @@ use std::{
     task::Waker,
 };
 use vellum_access::Tree;
-use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, thread};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
@@ -271,14 +271,28 @@ impl Inner {
         lock(&self.not_undone).iter().flat_map(|transaction| transaction.extents()).collect()
     }
 
-    /// Repeats an attempt, in case an ended transaction that was not rolled back until now was in its way.
+    /// Repeats an attempt, in case an ended transaction was in its way: one that was not rolled back until now, or one
+    /// that owns the table and is about to let go of it.
     ///
     /// # Errors
-    /// Those of the second attempt; if that transaction cannot be rolled back, why.
+    /// Those of the last attempt; if a transaction cannot be rolled back, why.
     #[cold]
-    pub(crate) fn try_again<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn try_again<T>(&self, table: &OpenTable, attempt: impl Fn() -> Result<T>) -> Result<T> {
         let undone = self.undo_rest();
-        attempt().or_else(|error| undone.and(Err(error)))
+        loop {
+            // Before the attempt, so that it is known of the owner which the attempt has met.
+            let owner = table.owner();
+            let error = match attempt() {
+                Err(error @ Error::Conflict { .. }) => error,
+                Err(error) => return undone.and(Err(error)),
+                done => return done,
+            };
+            // What it has committed is seen already.
+            if owner.is_none_or(|owner| self.durable.is_open(owner)) {
+                return undone.and(Err(error));
+            }
+            thread::yield_now();
+        }
     }
 
     /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
