@@ -276,6 +276,7 @@ impl NodeMut<'_> {
         if frame.is_closed() {
             return Err(NodeFault::OutsideFences { index }.into());
         }
+        let before = frame.prefix.clone();
         if shape.count == 0 {
             frame.prefix.clear();
             frame.lengthen(shape.word.level(), (key, key, 1), |_| 0);
@@ -285,7 +286,8 @@ impl NodeMut<'_> {
         if !view.has_room_for(key, value_length) {
             return Err(NodeError::Full);
         }
-        let same = shape.count == 0 && frame.prefix.len() == shape.word.prefix_length();
+        // A root that has lost its last separator still has the prefix of that one.
+        let same = shape.count == 0 && frame.prefix == before;
         if !same || shape.heap_start != shape.heap_end {
             self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count))?;
         }

@@ -146,6 +146,16 @@ mod tests {
     }
 
     #[test]
+    fn a_root_whose_only_separator_is_exchanged_has_the_new_one() {
+        for (old, new) in [(key(20), key(30)), (vec![1; 8], vec![2; 8]), (vec![1; 8], vec![2; 6])] {
+            let mut page = inner(None, None, 10, 0);
+            NodeMut::new(&mut page).insert_separator(&old, PageId(11)).unwrap();
+            exchange_separator(&mut page, 0, &new).unwrap();
+            assert_eq!(contents(&page), (vec![new], vec![10, 11]));
+        }
+    }
+
+    #[test]
     fn a_parent_takes_the_new_separator_if_it_has_room() {
         let mut page = inner(Some(1), Some(90), 10, 2);
         exchange_separator(&mut page, 0, &key(10)).unwrap();

@@ -301,3 +301,27 @@ fn a_tree_that_cannot_become_higher_says_so() {
     assert!(message.contains("256 levels") && !message.contains("damaged"), "{message}");
     assert!(tree.get(&key(2, 0)).unwrap().is_some());
 }
+
+/// Two leaves were merged, and the root was not lowered: the process was killed between the two, or another thread was
+/// faster.
+#[test]
+fn a_root_that_was_left_with_one_child_finds_what_is_put_below_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("tree"), &options(1024)).unwrap();
+    let empty = || Tree::create(&pool).unwrap().root();
+    let (root, child) = (empty(), empty());
+    let mut page = pool.exclusive(Extent::page(root)).unwrap();
+    let mut node = NodeMut::init(page.page_mut(), 1, None, None, child).unwrap();
+    let separator = node.insert_separator(&[1; 8], child).unwrap();
+    node.remove_separator(separator).unwrap();
+    drop(page);
+    let tree = Tree::open(&pool, root);
+    let key = |last: u8| [2, 2, 2, 2, 2, 2, 2, last];
+    for last in 0..100 {
+        assert!(tree.insert(&key(last), &[last; 900]).unwrap());
+    }
+    for last in 0..100 {
+        assert_eq!(tree.get(&key(last)).unwrap(), Some(vec![last; 900]));
+    }
+    verify(&pool, &tree);
+}
