@@ -201,10 +201,9 @@ impl Generations {
         let mut gone = Vec::new();
         let mut all = self.all.write();
         let had_cover = all.iter().any(|generation| generation.cover.is_some());
-        let has_covered =
-            oldest.transaction.is_some_and(|first| all.iter().any(|generation| generation.covers(first)));
+        let has_covered = all.iter().any(|generation| generation.covers(oldest.transaction));
         all.retain(|generation| {
-            let covers = oldest.transaction.is_some_and(|first| generation.covers(first));
+            let covers = generation.covers(oldest.transaction);
             let is_needed = covers || generation.is_needed(oldest, has_covered);
             let is_needed = is_needed && !planted(Bug::SpilledDroppedEarly);
             if !is_needed {
@@ -300,8 +299,9 @@ pub(crate) struct Oldest {
     pub of_all: u64,
     /// All snapshots that are not covered see the commits up to this one.
     pub of_others: u64,
-    /// The transaction of the first open snapshot.
-    pub transaction: Option<u64>,
+    /// The transaction of the first open snapshot; if there is none, the next one. So a thread that comes late with this
+    /// keeps what covers later snapshots.
+    pub transaction: u64,
 }
 
 impl Generation {

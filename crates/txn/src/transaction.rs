@@ -448,7 +448,11 @@ impl Isolation for Transaction {
             place.copy_from_slice(bytes);
         }
         if is_first && state.exposure == Exposure::Entered {
-            self.transactions.versions.retract(before.image(), self.snapshot.id);
+            let is_retracted = self.transactions.versions.retract_claim(before.image(), self.snapshot.id);
+            // Otherwise others could change the record first, and what is in the file would count as the later change.
+            if !is_retracted {
+                state.touch(before);
+            }
         }
     }
 }

@@ -775,7 +775,7 @@ impl State {
         Oldest {
             of_all: first.map_or(self.time, |begun| begun.time),
             of_others: self.others().next().map_or(self.time, |begun| begun.time),
-            transaction: first.map(|begun| begun.id),
+            transaction: first.map_or(self.next_id, |begun| begun.id),
         }
     }
 

@@ -249,6 +249,21 @@ impl Versions {
         });
     }
 
+    /// Forgets a claim that has come to nothing, unless its version is on its way to the file, or there. Returns whether it
+    /// was forgotten.
+    pub fn retract_claim(&self, record: BeforeImage<'_>, writer: u64) -> bool {
+        let mut is_retracted = false;
+        self.change(record, |chain| {
+            // The shard is locked: a thread that moves versions has entered a generation before it copies them.
+            if self.generations.is_empty() {
+                chain.versions.retain(|version| version.writer.id != writer);
+                is_retracted = true;
+            }
+            false
+        });
+        is_retracted
+    }
+
     /// Drops generations that no snapshot needs.
     pub fn prune_spilled(&self, oldest: &Oldest) {
         if self.generations.prune(oldest) {

@@ -258,7 +258,8 @@ impl State {
         pages.into()
     }
 
-    fn touch(&mut self, record: Before) {
+    /// Keeps a record claimed that has no change to be undone.
+    pub fn touch(&mut self, record: Before) {
         let is_entered = self.exposure == Exposure::Entered;
         let record = if is_entered { record.without_value() } else { record };
         self.bytes += size_of::<Before>() + record.bytes() as usize;

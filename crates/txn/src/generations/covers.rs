@@ -146,8 +146,9 @@ impl Generations {
     /// Forgets what was kept of a tree that has ended, and that no snapshot sees.
     pub fn forget(&self, tree: PageId) {
         let all = self.all();
+        // What is covered by one that is not armed yet sees no such tree, but perhaps another one with this root.
         all.iter()
-            .filter_map(|generation| generation.cover.as_ref())
+            .filter_map(|generation| generation.cover.as_ref().filter(|cover| cover.is_armed()))
             .for_each(|cover| cover.images.forget(tree));
     }
 
@@ -181,7 +182,7 @@ impl Generations {
         }
         let number = cover.map_or(0, |cover| cover.number.load(Ordering::Acquire));
         // In earlier generations, too: what was claimed at the moment of the cover may have been changed after it.
-        for generation in all.iter().filter(|generation| generation.has_writer(sight.own)) {
+        for generation in all.iter().filter(|generation| generation.may_have_writer(sight.own)) {
             if generation.find(tree, key, hash)?.iter().any(|(writer, ..)| *writer == sight.own) {
                 return Ok(Seen::Leaf);
             }
@@ -294,8 +295,10 @@ impl Generation {
         self.cover.as_ref().map(|cover| &cover.changed)
     }
 
-    /// Whether it has versions of a transaction that was open when they came here.
-    fn has_writer(&self, transaction: u64) -> bool {
-        self.contents.lock().writers.contains_key(&transaction)
+    /// Whether it may have versions of a transaction that was open when they came here. Those that are just coming are
+    /// not counted yet.
+    fn may_have_writer(&self, transaction: u64) -> bool {
+        let contents = self.contents.lock();
+        contents.is_taking || contents.writers.contains_key(&transaction)
     }
 }

@@ -345,15 +345,64 @@ fn a_leaf_that_was_changed_before_a_cover_was_armed_is_shown_as_changed() {
 #[test]
 fn a_thread_that_is_late_does_not_drop_what_covers_a_later_snapshot() {
     let transactions = transactions();
-    let ended = transactions.end(&begin(&transactions, false));
-    assert!(ended.is_last);
-    let covered = begin(&transactions, false);
-    cover(&transactions);
+    let late = transactions.end(&begin(&transactions, false));
+    assert!(late.is_last);
+    let (covered, open) = (begin(&transactions, false), begin(&transactions, false));
+    // So many that they are in the table.
+    let writes = begin_writing(&transactions, &open);
+    (0..5).for_each(|record| change(&transactions, (&writes, &open), record).unwrap());
+    // Commits that change nothing: the only versions are those of the open transaction, which are taken back.
+    for _ in 0..4 {
+        let ended = commit(&transactions, &begin(&transactions, false), None, []).unwrap();
+        transactions.prune(&ended);
+    }
+    transactions.make_room(|| Lsn(400)).unwrap();
+    assert!(transactions.versions.generations().covers(covered.id));
+    while writes.lock().changes() > 0 {
+        writes.lock().note_undone();
+    }
+    transactions.roll_back(&writes);
+    transactions.end_writing(open.id);
+    transactions.end(&open);
     keep(&transactions, b"value");
-    transactions.prune(&ended);
-    transactions.versions.prune_spilled(&ended.oldest);
+    transactions.versions.prune_spilled(&late.oldest);
     assert_eq!(seen_by_covered(&transactions, covered.sight()), shown(b"value"));
     let ended = transactions.end(&covered);
     transactions.versions.prune_spilled(&ended.oldest);
     assert_eq!(transactions.history(Lsn(0)).kept_leaves, 0);
+}
+
+#[test]
+fn a_tree_that_ends_before_a_cover_is_armed_is_another_one_for_what_that_covers() {
+    let transactions = transactions();
+    let (generations, spill) = (transactions.versions.generations(), transactions.versions.spill());
+    let cover = generations.begin_cover(&spill.file, spill.bytes).unwrap();
+    transactions.versions.forget(TREE);
+    generations.arm(&cover, || Lsn(100));
+    keep(&transactions, b"value");
+    assert!(generations.complete(&cover, Covered { id: 1, time: 1 }));
+    cover.rest();
+    assert_eq!(seen_by_covered(&transactions, Sight { time: 1, own: 1 }), shown(b"value"));
+}
+
+#[test]
+fn a_covered_transaction_sees_its_own_changes_while_another_cover_takes_them() {
+    let transactions = transactions();
+    let covered = begin(&transactions, false);
+    cover(&transactions);
+    let generations = transactions.versions.generations();
+    let writes = begin_writing(&transactions, &covered);
+    let claimed = transactions.claim((&writes, &covered), (TREE, b"key", Lsn(500)), None, Intent::SameLength);
+    claimed.unwrap().unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(500), Lsn(510));
+    keep(&transactions, b"former");
+    let see = || transactions.versions.seen(TREE, b"key", covered.sight()).unwrap();
+    assert_eq!(see(), Seen::Leaf);
+    let spill = transactions.versions.spill();
+    let second = generations.begin_cover(&spill.file, spill.bytes).unwrap();
+    let turn = transactions.versions.turn_to_move(|| true).unwrap();
+    turn.freeze(&second, || generations.arm(&second, || Lsn(600)));
+    assert_eq!(see(), Seen::Leaf, "they are not counted yet");
+    generations.count(&second);
+    second.rest();
+    assert_eq!(see(), Seen::Leaf);
 }

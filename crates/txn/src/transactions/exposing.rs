@@ -170,10 +170,13 @@ impl Transactions {
     pub(super) fn lock_entered(&self) -> OrderedGuard<'_, State> {
         loop {
             self.enter_all();
-            let state = self.lock();
+            let mut state = self.lock();
             if state.private.is_none() && self.versions.buffers().is_empty() {
                 return state;
             }
+            // Those that begin meanwhile use the table: otherwise this might not end as long as there are many.
+            let number = state.next_writer;
+            state.searching.pause(number);
         }
     }
 

@@ -151,3 +151,39 @@ impl Turn<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        before::BeforeImage,
+        versions::{Refusal, Spill, Target},
+        writer::Writer,
+    };
+    use vellum_base::{Lsn, PageId};
+    use vellum_vm::SimulatedDisk;
+
+    #[test]
+    fn a_claim_that_comes_to_nothing_stays_if_its_version_is_on_its_way_to_the_file() {
+        let record = (PageId(9), &b"key"[..]);
+        let target = Target::without_buffers(record, Lsn(100));
+        for is_moved in [false, true] {
+            let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0);
+            let versions = Versions::new(spill, Arc::default());
+            let (first, second) = (Arc::new(Writer::new(1)), Arc::new(Writer::new(2)));
+            let claim =
+                |writer| versions.claim(target, (writer, 1), None, false, Vec::new).unwrap().map(drop);
+            claim(&first).unwrap();
+            let turn = versions.turn_to_move(|| true).unwrap();
+            let current = || versions.generations.current(&versions.spill.file, 1).unwrap();
+            let moving = is_moved.then(|| (current(), turn.copy(&versions.shards)));
+            let image = BeforeImage::new(record, target.hash, None);
+            assert_eq!(versions.retract_claim(image, first.id), !is_moved);
+            for (generation, moving) in moving {
+                turn.put(moving, &generation, (&[], 1)).unwrap();
+                generation.rest();
+            }
+            assert_eq!(claim(&second), if is_moved { Err(Refusal::Open) } else { Ok(()) });
+        }
+    }
+}
