@@ -233,9 +233,7 @@ impl SegmentMaker {
         let made = match self.unsynced.take().filter(|(made, _)| *made == number) {
             Some((_, made)) => made,
             None => match self.spare.take().or_else(idle) {
-                Some((idle, file)) => {
-                    Made { file: self.rename(idle, file, number)?, written: self.segment_bytes }
-                }
+                Some((idle, file)) => self.rename(idle, file, number)?,
                 None => self.create(number, is_written)?,
             },
         };
@@ -249,13 +247,15 @@ impl SegmentMaker {
     }
 
     /// Gives the file of an idle segment another number.
-    fn rename(&mut self, idle: u64, file: Arc<SegmentFile>, number: u64) -> io::Result<OpenSegment> {
-        // Opened first: what fails for want of descriptors has changed nothing.
+    fn rename(&mut self, idle: u64, file: Arc<SegmentFile>, number: u64) -> io::Result<Made> {
+        // Opened first: what fails for want of descriptors, or of room, has changed nothing.
         let (renamed, is_missing) = match file.open() {
             Ok(open) => {
-                let renamed = self.directory.rename(&name(idle), &name(number));
+                let renamed = self
+                    .lengthen(&*open)
+                    .and_then(|written| self.directory.rename(&name(idle), &name(number)).map(|()| written));
                 let is_missing = renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-                (renamed.map(|()| open.renamed(number)), is_missing)
+                (renamed.map(|written| Made { file: open.renamed(number), written }), is_missing)
             }
             Err(error) => {
                 let is_missing = is_missing(&error);
@@ -267,6 +267,17 @@ impl SegmentMaker {
             self.spare = Some((idle, file));
         }
         renamed
+    }
+
+    /// Makes sure that a file is as long as a segment: it may be from a log whose segments were shorter. Returns how many
+    /// bytes it had of these.
+    fn lengthen(&self, file: &dyn File) -> io::Result<u64> {
+        let bytes = file.size()?.min(self.segment_bytes);
+        if bytes < self.segment_bytes {
+            file.grow(self.segment_bytes)?;
+            file.sync()?;
+        }
+        Ok(bytes)
     }
 
     /// Creates a segment file, and writes all of it if requested.

@@ -254,6 +254,13 @@ fn a_removed_log_leaves_nothing_and_the_next_goes_on_after_it() {
 
 #[test]
 fn whatever_operation_fails_while_a_log_is_removed_the_next_begins_after_it() {
+    for segment_bytes in [8 << 10, 16 << 10, 64 << 10] {
+        fail_while_a_log_is_removed(&LogOptions { segment_bytes, ..options() });
+    }
+}
+
+/// The next log has these options.
+fn fail_while_a_log_is_removed(next: &LogOptions) {
     let mut n = 1;
     loop {
         let disk = SimulatedDisk::new(n);
@@ -262,12 +269,13 @@ fn whatever_operation_fails_while_a_log_is_removed_the_next_begins_after_it() {
             log.append(&[number; 900]).and_then(|lsn| log.wait(lsn, Durability::Synced)).unwrap();
         }
         let end = log.end();
+        log.prepare().unwrap();
         disk.fail_from(n);
         let is_removed = log.remove().is_ok();
         drop(log);
         disk.heal();
         let disk = if n.is_multiple_of(2) { disk.crash() } else { disk };
-        let log = Log::begin(Arc::new(disk.clone()), &LogOptions { least: end, ..options() }).unwrap();
+        let log = Log::begin(Arc::new(disk.clone()), &LogOptions { least: end, ..next.clone() }).unwrap();
         let begun = log.end();
         assert!(begun >= end, "operation {n}: {begun} is used again");
         let names = disk.names().unwrap();
@@ -277,11 +285,11 @@ fn whatever_operation_fails_while_a_log_is_removed_the_next_begins_after_it() {
         log.wait(appended[59], Durability::Synced).unwrap();
         drop(log);
         let mut found = Vec::new();
-        let log = Log::open(Arc::new(disk.crash()), &options(), begun, |record| {
+        let log = Log::open(Arc::new(disk.crash()), next, begun, |record| {
             found.push(record.lsn);
             Ok::<_, LogError>(())
         });
-        assert!(log.is_ok() && found == appended, "operation {n}: {} records", found.len());
+        assert!(log.is_ok() && found == appended, "operation {n}: {} records, {:?}", found.len(), log.err());
         if is_removed {
             break;
         }
