@@ -220,3 +220,24 @@ fn several_threads_count_in_the_same_values() {
     assert_eq!(total, THREADS * (ROUNDS * KEYS / 10));
     verify(&pool, &tree);
 }
+
+/// A value that is larger than the pool is changed in parts, also if the leaf that refers to it has to be read first.
+#[test]
+fn values_larger_than_the_pool_are_changed_together_with_others() {
+    const LENGTH: usize = 1 << 20;
+    let file = SimulatedFile::new(12);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options(64)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    tree.upsert_from(b"large", LENGTH as u64, &mut &vec![1; LENGTH][..]).unwrap();
+    tree.insert(b"small", &[1]).unwrap();
+    pool.close().unwrap();
+    let pool = Pool::open_on(Arc::new(file), &options(64)).unwrap();
+    let tree = open_tree(&pool);
+    let keys: [&[u8]; 3] = [b"large", b"none", b"small"];
+    let mut found = Vec::new();
+    tree.multi_modify(&keys, 8, |_, value| value[0] += 1, |_, changed| found.push(changed.unwrap()));
+    assert_eq!(found, [true, false, true]);
+    let mut first = [0];
+    tree.reader(b"large").unwrap().unwrap().read_at(0, &mut first).unwrap();
+    assert_eq!((first, tree.get(b"small").unwrap()), ([2], Some(vec![2])));
+}

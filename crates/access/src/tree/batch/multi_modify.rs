@@ -4,7 +4,7 @@ use super::{Batch, task::Task};
 use crate::error::AccessError;
 use crate::tree::descend::group::GROUP_SIZE;
 use crate::tree::{Tree, change::modify::ChangedLeaf, read::record::RecordLocation};
-use vellum_pool::{Navigation, OptimisticPage, Pager};
+use vellum_pool::{Navigation, OptimisticPage, Pager, PoolError};
 
 /// How much of a value to be changed is prefetched, in bytes. A change of a long value seldom touches all of it.
 const CHANGE_BYTES: usize = 256;
@@ -71,7 +71,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         Batch::new(self.pager, depth).run_queue(*self, tasks, |index, _, there| {
             let number = first + index;
             let key = rest.get(index).map(AsRef::as_ref).unwrap_or_default();
-            let changed = there.and_then(|_| self.modify(key, |value| change(number, value)));
+            // The pool need not have room for a large value as a whole: `modify` changes it in parts.
+            let there = match there {
+                Err(AccessError::Pool(
+                    PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. },
+                )) => Ok(()),
+                there => there.map(drop),
+            };
+            let changed = there.and_then(|()| self.modify(key, |value| change(number, value)));
             visit(number, changed.map(|changed| changed.is_some()));
         });
     }
