@@ -87,7 +87,7 @@ impl<'p, P: Pager> Directory<'p, P> {
     /// Frees a page.
     pub fn free_page(self, pager: &'p P, page: PageId) -> Result<(), ObjectError> {
         let mut group = RecordGroup::begin(pager);
-        group.free_objects(self.0.root(), Extent::page(page));
+        group.free_objects(self.0.root(), Extent::page(page))?;
         let is_anchor = self.anchor()?.is_some_and(|anchor| anchor.page() == page);
         let key = if is_anchor { ANCHOR.to_vec() } else { key(PAGE, page) };
         self.0.remove_last(group, &key)?;

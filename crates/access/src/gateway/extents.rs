@@ -162,10 +162,10 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         self.pages.settle()?;
         let mut group = RecordGroup::begin(self.pager);
         for (page, count) in self.runs.drain(..) {
-            group.push(self.tree, page, &PageChange::Nodes { count });
+            group.push(self.tree, page, &PageChange::Nodes { count })?;
         }
         for reference in self.blobs.drain(..) {
-            group.push(self.tree, reference.head, &written(reference));
+            group.push(self.tree, reference.head, &written(reference))?;
         }
         Ok(group)
     }

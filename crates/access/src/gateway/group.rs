@@ -94,7 +94,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         // reach storage before its record.
         drop(page.0.keep(Lsn(0)));
         self.made.push(id);
-        self.push(id, id, &PageChange::Format { image: NodeImage::of(&node) });
+        self.push(id, id, &PageChange::Format { image: NodeImage::of(&node) })?;
         Ok(id)
     }
 
@@ -113,30 +113,53 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         // As for a node.
         drop(page.keep(Lsn(0)));
         self.made.push(id);
-        self.push(owner, id, &PageChange::FormatObjects { contents: contents_of(&copy) });
+        self.push(owner, id, &PageChange::FormatObjects { contents: contents_of(&copy) })?;
         Ok(id)
     }
 
     /// Adds a page of objects, or the extent of a large one, to what is to be freed.
-    pub fn free_objects(&mut self, owner: PageId, extent: Extent) {
-        self.free(owner, vec![(extent, 0)]);
+    ///
+    /// # Errors
+    /// If the log has no room. The group can then only be dropped: nothing has happened.
+    pub fn free_objects(&mut self, owner: PageId, extent: Extent) -> Result<(), PoolError> {
+        self.free(owner, vec![(extent, 0)])
     }
 
     /// Adds extents of the tree `tree` to what is to be freed. Each comes after the extents that refer to it.
-    pub(crate) fn free(&mut self, tree: PageId, extents: Vec<(Extent, u8)>) {
+    ///
+    /// # Errors
+    /// As for [`free_objects`](Self::free_objects).
+    pub(crate) fn free(&mut self, tree: PageId, extents: Vec<(Extent, u8)>) -> Result<(), PoolError> {
         for (extent, _) in &extents {
-            self.push(tree, extent.head, &PageChange::Free { pages: extent.pages });
+            self.push(tree, extent.head, &PageChange::Free { pages: extent.pages })?;
         }
-        if self.freed.is_empty() { self.freed = extents } else { self.freed.extend(extents) }
+        if self.freed.is_empty() {
+            self.freed = extents
+        } else {
+            self.freed.extend(extents)
+        }
+        Ok(())
     }
 
     /// Adds a change that allocates or frees. No latch is held.
-    pub(super) fn push(&mut self, tree: PageId, page: PageId, change: &PageChange<'_>) {
+    ///
+    /// # Errors
+    /// As for [`free_objects`](Self::free_objects).
+    pub(super) fn push(
+        &mut self,
+        tree: PageId,
+        page: PageId,
+        change: &PageChange<'_>,
+    ) -> Result<(), PoolError> {
         if !self.pager.records() {
-            return;
+            return Ok(());
         }
         // Only now, so that something is always left for the last record, without which nothing counts.
         let most = self.pager.record_bytes_max();
+        if self.record.as_ref().is_some_and(|record| record.bytes().len() > most) {
+            // Each record needs room of its own: on a full disk, many of them would exhaust the log.
+            self.pager.admit_changes()?;
+        }
         if let Some(mut record) = self.record.take_if(|record| record.bytes().len() > most) {
             let number = self.number();
             record.set_kind(RecordKind::Member(number));
@@ -145,6 +168,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         }
         let record = self.record.get_or_insert_with(|| Record::new(tree));
         record.push(page, change);
+        Ok(())
     }
 
     /// Ends the group without a record of another tree.

@@ -17,8 +17,10 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// If a page cannot be read: then the pages below it are not freed, and all others are. The first error is
     /// returned.
     pub fn destroy(self) -> Result<(), AccessError> {
+        self.pager.admit_changes()?;
+        let (extents, result) = self.extents();
         let mut group = RecordGroup::begin(self.pager);
-        let result = self.destroy_in(&mut group);
+        group.free(self.root, extents)?;
         group.end();
         result
     }
@@ -27,12 +29,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// see [`RecordGroup`]. Until the group ends nothing is freed.
     ///
     /// # Errors
-    /// As for `destroy`. The group may be ended even so.
+    /// As for `destroy`. If a page cannot be read, the group may be ended even so; if the log has no room, it can only be
+    /// dropped.
     pub fn destroy_in(self, group: &mut RecordGroup<'p, P>) -> Result<(), AccessError> {
         // Nothing is latched or allocated before the first record.
         self.pager.admit_changes()?;
         let (extents, result) = self.extents();
-        group.free(self.root, extents);
+        group.free(self.root, extents)?;
         result
     }
 
@@ -47,7 +50,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         found?;
         extents.retain(|(extent, _)| extent.head != self.root);
         let mut group = RecordGroup::begin(self.pager);
-        group.free(self.root, extents);
+        group.free(self.root, extents)?;
         let mut empty = [0; NODE_BYTES];
         NodeMut::init(&mut empty, 0, None, None, PageId(0))
             .map_err(|error| PoolError::contents(self.root, error.to_string()))?;
