@@ -42,6 +42,8 @@ pub struct DiskFile {
     resized: AtomicBool,
     /// The error number of the first failed sync; 0 as long as none has failed.
     sync_failure: AtomicI32,
+    /// Locked during a sync.
+    syncing: Mutex<()>,
 }
 
 impl DiskFile {
@@ -78,6 +80,7 @@ impl DiskFile {
             writing: Arc::default(),
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
+            syncing: Mutex::default(),
         })
     }
 
@@ -184,6 +187,8 @@ impl File for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        // One after the other: the system tells of a failure once, and the other thread would be told that all is well.
+        let _syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         // Acquire and release: a failure that a thread finds is final; nothing else is ordered by it.
         let failure = self.sync_failure.load(Ordering::Acquire);
         if failure != 0 {

@@ -20,7 +20,8 @@ use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, primitive::
 use vellum_vm::{AlignedBuffer, File};
 
 /// Writes two superblocks with the next two generations, and makes them durable. The generation grows even if that
-/// fails, so that later superblocks count as newer than any that this may have left behind.
+/// fails, so that later superblocks count as newer than any that this may have left behind. The next attempt then begins
+/// with the copy that failed: the other one is intact.
 pub(crate) fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(), PoolError> {
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
     superblock.generation += SUPERBLOCKS;
@@ -28,8 +29,12 @@ pub(crate) fn write_superblocks(file: &dyn File, superblock: &mut Superblock) ->
     for generation in last + 1 - SUPERBLOCKS..=last {
         let copy = Superblock { generation, ..superblock.clone() };
         copy.encode(&mut buffer);
-        write_buffer(file, Extent::page(copy.page()), &buffer)?;
-        file.sync().map_err(PoolError::Sync)?;
+        let written = write_buffer(file, Extent::page(copy.page()), &buffer)
+            .and_then(|()| file.sync().map_err(PoolError::Sync));
+        if written.is_err() {
+            superblock.generation += u64::from(generation == last);
+            return written;
+        }
     }
     Ok(())
 }
