@@ -191,14 +191,12 @@ impl<'c> Copying<'c> {
         source: &mut LogSource<'_>,
         mut progress: impl FnMut() -> bool,
     ) -> Result<(Lsn, u32), TxnError> {
-        let mut closed = None;
         for round in 1..=ROUNDS_MAX {
+            // No groups are closed meanwhile: it may begin some.
             if !progress() {
                 return Err(BackupError::Stopped.into());
             }
-            if round == CLOSED_FROM_ROUND {
-                closed = Some(source.changes.close_groups());
-            }
+            let closed = (round >= CLOSED_FROM_ROUND).then(|| source.changes.close_groups());
             self.held = Some(self.pool.hold_space(closed.is_some().then_some(PATIENCE)));
             let end = source.log.end();
             wait_before(source.log, end)?;
