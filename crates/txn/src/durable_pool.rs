@@ -115,7 +115,13 @@ impl DurablePool {
     ) -> Result<Self, TxnError> {
         let is_read_only = file.is_read_only();
         file.set_log_archived(false);
+        let options = LogOptions::new(file.database());
         let pool = file.start(None)?;
+        if let Some(directory) = directory.as_ref().filter(|_| !is_read_only) {
+            // A close may have been interrupted. Once something is changed, the file is another database to that log. If
+            // this fails, nothing needs those files until then.
+            let _ = vellum_wal::remove_left(directory, &options);
+        }
         // It has a clock, because it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
         let spill = Spill::new(directory, settings.version_memory_bytes);

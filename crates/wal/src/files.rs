@@ -347,6 +347,18 @@ pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Res
     remove().map_err(|source| LogError::Files { action: "remove the segments", source })
 }
 
+/// Removes what a directory has of an earlier log of this database, which is no longer needed. Files of another database
+/// stay.
+///
+/// # Errors
+/// What the system reports.
+pub fn remove_left(directory: &Arc<dyn Directory>, options: &LogOptions) -> Result<(), LogError> {
+    match LogFiles::open(directory, options) {
+        Err(LogError::Foreign { .. }) => Ok(()),
+        opened => opened.and_then(|_| remove_all(&**directory, options)),
+    }
+}
+
 fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {
     let failed = |source| LogError::Files { action: "read a segment", source };
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);

@@ -69,6 +69,7 @@ pub use archiver::{ArchiveState, CheckedArchive, LogArchiver};
 pub use copying::{LogCopy, LogPart};
 pub use durability::Durability;
 pub use error::LogError;
+pub use files::remove_left;
 pub use flusher::{Arrival, LogFlusher};
 pub use following::{FollowedLog, FollowingReader, LogKeep};
 pub use frame::PAYLOAD_BYTES_MAX;

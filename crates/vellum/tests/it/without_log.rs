@@ -238,3 +238,21 @@ fn a_panic_in_a_change_leaves_the_value_as_it_was() {
     let history = database.history();
     assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
 }
+
+#[test]
+fn what_an_interrupted_close_left_of_the_log_is_not_in_the_way_later() {
+    for removed in 1..4 {
+        let disk = SimulatedDisk::new(removed);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        database.create_table("table").unwrap().put("key", "1").unwrap();
+        disk.fail_nth_of(FileOperation::Name, removed);
+        let _ = database.close();
+        disk.heal();
+        let database = Database::open_in(Arc::new(disk.clone()), "data", &unlogged()).unwrap();
+        database.table("table").unwrap().put("key", "2").unwrap();
+        database.close().unwrap();
+        let database = Database::open_in(Arc::new(disk), "data", &options()).unwrap();
+        assert_eq!(database.table("table").unwrap().get("key").unwrap().as_deref(), Some(&b"2"[..]));
+        assert_clean(&database);
+    }
+}
