@@ -273,13 +273,17 @@ impl Transaction {
         let mut state = self.lock();
         let number = state.number.take();
         self.number.store(0, Ordering::Relaxed);
+        let is_logged = std::mem::take(&mut state.is_logged);
         let undo_room = std::mem::take(&mut state.undo_room);
         drop(state);
         self.give_back(undo_room.held());
         self.transactions.roll_back(&self.writes);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
-            if let Places::Log(changes) = &self.transactions.places {
+            // If the log has no record of it, none says that it has ended: on a full disk, room for that may be lacking.
+            if let Places::Log(changes) = &self.transactions.places
+                && is_logged
+            {
                 log_rollback(changes, number);
             }
         }

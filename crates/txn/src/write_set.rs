@@ -61,6 +61,8 @@ struct Claim {
 pub(crate) struct State {
     /// Its number in the log, and the place before its first record, once it has begun to change something.
     pub number: Option<(u64, Lsn)>,
+    /// Whether the log has a record of it.
+    pub is_logged: bool,
     /// Where others find its changes.
     pub exposure: Exposure,
     /// The oldest changes to be undone, in order, for which memory had no room. Those in memory come after them.
@@ -236,6 +238,7 @@ impl State {
     /// many more pages the file is to keep.
     pub fn note_change(&mut self, lsn: Lsn, end: Lsn) -> u64 {
         let pages = self.undo_room.note_change(lsn, end);
+        self.is_logged = true;
         if self.claim.take().is_some()
             && let Some(changed) = self.undo.last()
         {

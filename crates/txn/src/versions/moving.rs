@@ -179,7 +179,7 @@ mod tests {
             let moving = is_moved.then(|| (current(), turn.copy(&versions.shards)));
             let image = BeforeImage::new(record, target.hash, None);
             assert_eq!(versions.retract_claim(image, first.id), !is_moved);
-            for (generation, moving) in moving {
+            if let Some((generation, moving)) = moving {
                 turn.put(moving, &generation, (&[], 1)).unwrap();
                 generation.rest();
             }

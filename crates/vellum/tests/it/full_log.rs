@@ -332,3 +332,22 @@ fn a_transaction_that_has_filled_the_disk_can_be_undone_on_it() {
         check(disk, database, table, &options);
     }
 }
+
+#[test]
+fn what_is_refused_on_a_full_disk_takes_no_room_of_the_log() {
+    let (disk, database, table) = filled(&small());
+    let open = database.begin().unwrap();
+    open.put(&table, "key", "open").unwrap();
+    disk.leave_free(0);
+    fill(&table);
+    for attempt in 0..100_000 {
+        let transaction = database.begin().unwrap();
+        match transaction.put(&table, key(attempt), [1; 1000]) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfSpace, "attempt {attempt}: {error}"),
+            Ok(_) => transaction.rollback().unwrap(),
+        }
+    }
+    open.rollback().unwrap_or_else(|error| panic!("{error}"));
+    database.sync().unwrap_or_else(|error| panic!("{error}"));
+    assert!(table.get("key").unwrap().is_none());
+}
