@@ -111,7 +111,8 @@ impl Inner {
         let catalog = catalog::tree(self.pool());
         for (name, _) in catalog::list(catalog)? {
             let Some(table) = self.table_to_compact(&name)? else { continue };
-            let outcome = table.0.move_before(limit, done, go_on);
+            let outcome =
+                table.0.as_ref().map_or(Ok(Outcome::Whole), |table| table.move_before(limit, done, go_on));
             drop(table);
             // The table may have been dropped meanwhile.
             self.sweep();
@@ -132,18 +133,23 @@ impl Inner {
         let mut open = self.lock();
         let Some(record) = catalog::find(catalog::tree(self.pool()), name)? else { return Ok(None) };
         let table = Handle::of(self, &mut open, name, &record);
-        // Relaxed: read and written while the tables are locked, except for the reset at the end.
+        // Relaxed: read and written while the tables are locked.
         self.compacting.store(Arc::as_ptr(&table.open).addr(), Ordering::Relaxed);
-        Ok(Some(Compacted(table)))
+        Ok(Some(Compacted(Some(table))))
     }
 }
 
-/// The table that a compaction works on. Its handle does not count as a program's.
-struct Compacted(Handle);
+/// The table that a compaction works on. Its handle, which is there until this is dropped, does not count as a program's.
+struct Compacted(Option<Handle>);
 
 impl Drop for Compacted {
     fn drop(&mut self) {
-        self.0.inner.compacting.store(0, Ordering::Relaxed);
+        let Some(table) = self.0.take() else { return };
+        let inner = table.inner.clone();
+        // Both at once: see `Inner::handles`.
+        let _tables = inner.lock();
+        inner.compacting.store(0, Ordering::Relaxed);
+        drop(table);
     }
 }
 

@@ -121,7 +121,8 @@ impl Database {
         };
         let handle = self.open_table(name, check)?;
         if handle.open.is_emptied() {
-            return Err(conflict(name, false));
+            // It may be gone by now.
+            return handle.check().and(Err(conflict(name, false)));
         }
         let root = handle.open.current().root;
         Ok(Heap::new(handle, root))
@@ -160,12 +161,13 @@ impl Database {
     /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; [`Error::Conflict`] if another thread
     /// renames it meanwhile; or if a page cannot be read.
     pub fn drop_heap(&self, name: &str) -> Result<()> {
-        let emptied = Emptied::begin(self.heap(name)?, name)?;
-        emptied.0.core().clear()?;
+        let mut emptied = Emptied::begin(self.heap(name)?, name)?;
+        emptied.heap.core().clear()?;
         // Begun only now: an open transaction would have kept the log of what was freed.
         let transaction = self.begin()?;
-        transaction.drop_empty_heap(name, emptied.0.root)?;
+        transaction.drop_empty_heap(name, emptied.heap.root)?;
         transaction.commit()?;
+        emptied.is_gone = true;
         drop(emptied);
         // Its root is free when it has no handles.
         self.inner().sweep();
@@ -174,7 +176,11 @@ impl Database {
 }
 
 /// The only handle on a heap whose pages are being freed. As long as it exists, nobody can open the heap.
-struct Emptied(Heap);
+struct Emptied {
+    heap: Heap,
+    /// The heap was dropped. A thread that has found it in the catalog before may not open it afterwards either.
+    is_gone: bool,
+}
 
 impl Emptied {
     /// # Errors
@@ -187,13 +193,13 @@ impl Emptied {
         }
         open.set_emptied(true);
         drop(tables);
-        Ok(Self(heap))
+        Ok(Self { heap, is_gone: false })
     }
 }
 
 impl Drop for Emptied {
     fn drop(&mut self) {
-        self.0.handle.open.set_emptied(false);
+        self.heap.handle.open.set_emptied(self.is_gone);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     catalog::TableRecord,
     driver::lock,
     handle::Handle,
-    life::{Writing, with_name},
+    life::{OpenTable, Writing, with_name},
     new_tree::NewTree,
     owned::Fate,
     plant::Plant,
@@ -214,9 +214,33 @@ impl Handle {
     /// Registers a load outside of transactions that is about to be finished in the tree with this root.
     ///
     /// # Errors
-    /// As for [`OpenTable::begin_writing`].
-    pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Writing> {
-        let begin = || self.open.begin_writing(None, root);
-        with_name(begin().or_else(|_| self.inner.try_again(&self.open, begin)), || self.name_now())
+    /// As for [`OpenTable::begin_owning`].
+    pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Finishing<'_>> {
+        let open = &*self.open;
+        let begin = || match open.is_plain {
+            true => open.begin_writing(None, root).map(Finishing::Beside),
+            false => open.begin_owning(LOADER, (root, false)).map(|()| Finishing::Alone(open)),
+        };
+        with_name(begin().or_else(|_| self.inner.try_again(open, begin)), || self.name_now())
+    }
+}
+
+/// Owns a table while a load outside of transactions is finished. No transaction has this number.
+const LOADER: u64 = u64::MAX;
+
+/// A load outside of transactions that is being finished.
+pub(crate) enum Finishing<'t> {
+    /// In a table without versions, which no transaction changes.
+    Beside(#[expect(dead_code, reason = "it is dropped at the end")] Writing),
+    /// Nothing else is changed in the table. What a transaction had removed or reserved would not be in the leaf that is
+    /// replaced, and undoing it would replace what was loaded.
+    Alone(&'t OpenTable),
+}
+
+impl Drop for Finishing<'_> {
+    fn drop(&mut self) {
+        if let Self::Alone(open) = self {
+            open.end_owning(false, None);
+        }
     }
 }

@@ -16,6 +16,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock, Weak},
     task::Waker,
+    time::Duration,
 };
 use vellum_access::Tree;
 use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, thread};
@@ -272,12 +273,14 @@ impl Inner {
     }
 
     /// Repeats an attempt, in case an ended transaction was in its way: one that was not rolled back until now, or one
-    /// that owns the table and is about to let go of it.
+    /// that owns the table and is about to let go of it. A load outside of transactions that is being finished is such an
+    /// owner.
     ///
     /// # Errors
     /// Those of the last attempt; if a transaction cannot be rolled back, why.
     #[cold]
     pub(crate) fn try_again<T>(&self, table: &OpenTable, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        const PAUSE: Duration = Duration::from_micros(20);
         let undone = self.undo_rest();
         loop {
             // Before the attempt, so that it is known of the owner which the attempt has met.
@@ -291,7 +294,7 @@ impl Inner {
             if owner.is_none_or(|owner| self.durable.is_open(owner)) {
                 return undone.and(Err(error));
             }
-            thread::yield_now();
+            thread::sleep(PAUSE);
         }
     }
 
