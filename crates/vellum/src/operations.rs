@@ -417,6 +417,8 @@ impl Transaction {
         let pool = table.handle.pool();
         let key = key.encoded();
         let change = |value: &mut [u8]| nested::latched(pool, || change(value));
+        let keys = [&key];
+        let _seen = SeenIfPanicking { transaction: self, table: &table.handle, keys: &keys };
         let done = self.write(&table.handle, |tree| tree.modify(key.as_ref(), change))?;
         self.note_unchanged(&table.handle, &key, done.is_none())?;
         Ok(done)
@@ -464,5 +466,21 @@ impl Reads for Transaction {
 
     fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_bytes_untracked(table, key)
+    }
+}
+
+/// Notes values as read if a closure panics that may have seen them: its transaction may go on, without the change.
+pub(crate) struct SeenIfPanicking<'t, K: AsRef<[u8]>> {
+    pub(crate) transaction: &'t Transaction,
+    pub(crate) table: &'t Handle,
+    pub(crate) keys: &'t [K],
+}
+
+impl<K: AsRef<[u8]>> Drop for SeenIfPanicking<'_, K> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // If the table cannot be found, its keys are not noted, and the transaction cannot go on with it.
+            let _ = self.transaction.read_keys(self.table, self.keys);
+        }
     }
 }

@@ -116,7 +116,8 @@ impl Submissions<'_> {
 
     fn advance(&mut self, wait: bool) {
         self.batch.advance(wait);
-        self.last_change = self.table.handle.inner.durable.take_last_change().or(self.last_change);
+        // The later one: another thread may have made changes for this before, and this one may have left an earlier place.
+        self.last_change = self.last_change.max(self.table.handle.inner.durable.take_last_change());
     }
 
     /// Waits until all changes are as durable as they should be.

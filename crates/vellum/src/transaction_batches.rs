@@ -2,7 +2,7 @@
 
 use crate::{
     Answer, AsKey, AsValue, KeyType, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Result, Table, Task, Transaction,
-    ValueType, nested,
+    ValueType, nested, operations::SeenIfPanicking,
 };
 use std::{collections::HashSet, ops::Range};
 use vellum_access::{AccessError, Batch};
@@ -134,6 +134,7 @@ impl Transaction {
         let table = &table.handle;
         keys.iter().try_for_each(|key| check_lengths(key.as_ref(), &[]))?;
         let pool = table.pool();
+        let _seen = SeenIfPanicking { transaction: self, table, keys };
         let changed = self.write(table, |tree| {
             let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
             let change = |place, value: &mut [u8]| nested::latched(pool, || change(place, value));

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use vellum::{Answer, Database, Error, ErrorKind, Options, Put, Table, Task, Written};
-use vellum_vm::{Faults, SimulatedFile};
+use vellum_vm::{Faults, SimulatedDisk, SimulatedFile};
 
 pub(crate) const KEYS: u64 = 5000;
 
@@ -374,4 +374,17 @@ fn loops_that_do_not_poll_keep_nobody_waiting() {
             });
         }
     }
+}
+
+#[test]
+fn a_value_in_memory_is_ready_whatever_the_thread_has_changed_before() {
+    let disk = Arc::new(SimulatedDisk::new(31));
+    let database = Database::create_in(disk, "data", &crate::support::options()).unwrap();
+    let table = database.create_table("t").unwrap();
+    table.put("a", "1").unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "b", "2").unwrap();
+    let mut future = pin!(table.get_async("a"));
+    let answer = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(&answer, Poll::Ready(Ok(Some(value))) if **value == *b"1"), "{answer:?}");
 }

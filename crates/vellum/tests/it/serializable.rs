@@ -525,11 +525,19 @@ fn a_transaction_with_precedence_may_wait_for_others() {
 /// The closure has seen the value even if it panics, and the transaction can go on.
 #[test]
 fn what_a_closure_saw_counts_as_read_although_it_has_panicked() {
-    let (database, table, other) = database(77);
-    table.put("key", "0").unwrap();
-    let transaction = database.begin().unwrap();
-    let panics = || transaction.update_with(&table, "key", |_| -> Option<&str> { panic!("on purpose") });
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-    table.put("key", "1").unwrap_or_else(|error| panic!("{error}"));
-    assert_conflict(commit(transaction, &other), &table, b"key");
+    for number in 0..3 {
+        let (database, table, other) = database(77 + number);
+        table.put("key", "0").unwrap();
+        let transaction = database.begin().unwrap();
+        let panics = || match number {
+            0 => {
+                transaction.update_with(&table, "key", |_| -> Option<&str> { panic!("on purpose") }).map(drop)
+            }
+            1 => transaction.modify(&table, "key", |_| panic!("on purpose")).map(drop),
+            _ => transaction.multi_modify(&table, &["key"], |_, _| panic!("on purpose")).map(drop),
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        table.put("key", "1").unwrap_or_else(|error| panic!("{error}"));
+        assert_conflict(commit(transaction, &other), &table, b"key");
+    }
 }
