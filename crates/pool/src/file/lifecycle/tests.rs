@@ -1,10 +1,10 @@
 //! Files that are opened again, however large.
 
-use super::space_map_pages;
+use super::{SUPERBLOCKS, Superblock, space_map_pages, write_superblocks};
 use crate::{Pool, PoolOptions};
 use std::sync::Arc;
 use vellum_base::{Extent, PageId, PageKind};
-use vellum_vm::SimulatedFile;
+use vellum_vm::{File as _, FileOperation, SimulatedFile};
 
 /// Closes a file of about `pages` pages, in extents of 64 GiB like those of large values. If `hole`, one of them is
 /// freed, so that the map lies in its place. Returns how many pages the file then has, and its map.
@@ -56,5 +56,34 @@ fn a_map_covers_itself_and_is_no_longer_than_that_takes() {
         let room = |pages: u64| (pages * 4096 - 32) / 16 * 64;
         assert!(end + pages <= room(pages), "{end} pages");
         assert!(pages == 1 || end + pages - 1 > room(pages - 1), "{end} pages");
+    }
+}
+
+/// The other copy is intact, and stays so until this one is durable.
+#[test]
+fn the_copy_of_a_superblock_that_failed_is_written_first() {
+    for operation in [FileOperation::Write, FileOperation::Sync] {
+        for failing in 1..=SUPERBLOCKS {
+            let file = SimulatedFile::new(1);
+            file.grow(SUPERBLOCKS * 4096).unwrap();
+            let mut superblock = Superblock::default();
+            write_superblocks(&file, &mut superblock).unwrap();
+            let written = |from: usize| {
+                let history = file.history();
+                let places =
+                    history.lines().skip(from).filter_map(|line| line.split_once(" write 4096 bytes at "));
+                places.map(|(_, place)| place.split(':').next().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            let first = file.history().lines().count();
+            file.fail_nth_of(operation, failing);
+            write_superblocks(&file, &mut superblock).unwrap_err();
+            let failed = written(first).pop().unwrap();
+            let again = file.history().lines().count();
+            let generation = superblock.generation;
+            // A file whose sync has failed is not synced again.
+            let _ = write_superblocks(&file, &mut superblock);
+            assert_eq!(written(again)[0], failed, "{operation} {failing}: {}", file.history());
+            assert!(superblock.generation > generation);
+        }
     }
 }
