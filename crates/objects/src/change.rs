@@ -23,6 +23,8 @@ use vellum_pool::{OptimisticPage, Pager, PoolError};
 /// It sees its own changes, and otherwise the heap as it is at one moment, the moment when the change ends: if another
 /// change meanwhile modifies anything that this one has read, this one is repeated. Until it ends, others see nothing
 /// of it.
+///
+/// A method that fails leaves the change as it was before the call.
 pub struct Change<'p, P: Pager> {
     heap: Heap<'p, P>,
     copies: Copies<'p, P>,
@@ -64,7 +66,7 @@ impl<'p, P: Pager> Change<'p, P> {
     /// Reads an object.
     ///
     /// # Errors
-    /// As for [`Heap::get`].
+    /// As for [`Heap::get`]; [`ObjectError::NotSet`] if its place is [reserved](Self::reserve) and it is not set yet.
     pub fn get<T: Object>(&mut self, reference: Ref<T>) -> Result<T, ObjectError> {
         self.read(reference, Whole)
     }
@@ -78,6 +80,9 @@ impl<'p, P: Pager> Change<'p, P> {
         let found = self.find(reference.any())?;
         if found.head.fingerprint() != T::FINGERPRINT {
             return Err(self.heap.other_type::<T>(reference.any(), found.head));
+        }
+        if self.reserved.contains(&reference.any()) {
+            return Err(ObjectError::NotSet { reference: reference.any() });
         }
         let page =
             self.copies.view(found.at.page())?.ok_or(ObjectError::Dangling { reference: reference.any() })?;
@@ -120,7 +125,7 @@ impl<'p, P: Pager> Change<'p, P> {
     }
 
     /// Reserves the place of an object that is [set](Self::set) before this change ends, so that objects can refer to
-    /// each other in cycles.
+    /// each other in cycles. It cannot be read before it is set.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -153,7 +158,7 @@ impl<'p, P: Pager> Change<'p, P> {
     /// Changes an object.
     ///
     /// # Errors
-    /// As for [`set`](Self::set).
+    /// As for [`get`](Self::get) and [`set`](Self::set).
     pub fn update<T: Object, R>(
         &mut self,
         reference: Ref<T>,
@@ -206,16 +211,31 @@ impl<'p, P: Pager> Change<'p, P> {
         object: &T,
     ) -> Result<(), ObjectError> {
         let body = encode(object)?;
-        self.free_large_of(found)?;
-        if body.len() <= OBJECT_BYTES_INLINE_MAX {
-            let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
-            return self.put(reference, found, &stored);
-        }
-        let large = self.made.write(&body)?.encode();
-        self.put(reference, found, &Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large })
+        let replaced = self.large_of(found)?;
+        self.place::<T, _>(&body, |change, stored| change.put(reference, found, stored))?;
+        self.free(replaced);
+        Ok(())
     }
 
-    /// Puts the stored form of an object in its place, or elsewhere if it has no room there.
+    /// Calls `put` with the stored form of an object that has these bytes. A large one gets an extent, which is freed
+    /// again if `put` fails.
+    fn place<T: Object, R>(
+        &mut self,
+        body: &[u8],
+        put: impl FnOnce(&mut Self, &Stored<'_>) -> Result<R, ObjectError>,
+    ) -> Result<R, ObjectError> {
+        if body.len() <= OBJECT_BYTES_INLINE_MAX {
+            return put(self, &Stored { fingerprint: T::FINGERPRINT, is_large: false, body });
+        }
+        let large = self.made.write(body)?;
+        let stored = Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large.encode() };
+        put(self, &stored).inspect_err(|_| {
+            self.made.abandon(large);
+        })
+    }
+
+    /// Puts the stored form of an object in its place, or elsewhere if it has no room there. If that fails, nothing has
+    /// changed.
     fn put(&mut self, reference: AnyRef, found: Found, stored: &Stored<'_>) -> Result<(), ObjectError> {
         let is_moved = found.head.is_moved();
         let flags = Flags { is_large: stored.is_large, is_moved };
@@ -224,19 +244,26 @@ impl<'p, P: Pager> Change<'p, P> {
         if page.replace(found.at.granule(), stored.fingerprint, flags, stored.body) {
             return Ok(());
         }
-        if is_moved {
-            page.remove(found.at.granule());
-        }
+        // Once the pages of the object and of its forward are written, only the insertion can fail.
+        self.copies.page_mut(reference.page())?.ok_or_else(dangling)?;
         let flags = Flags { is_moved: true, ..flags };
         let target = self.insert(Some(reference.page()), stored, flags)?;
+        if is_moved {
+            self.copies.page_mut(found.at.page())?.ok_or_else(dangling)?.remove(found.at.granule());
+        }
         let mut page = self.copies.page_mut(reference.page())?.ok_or_else(dangling)?;
         // A forward takes no more room than the smallest object.
         page.forward(reference.granule(), target);
         Ok(())
     }
 
-    pub(crate) fn delete_any(&mut self, reference: AnyRef, found: Found) -> Result<(), ObjectError> {
-        self.free_large_of(found)?;
+    /// Deletes an object that was found.
+    fn delete_any(&mut self, reference: AnyRef, found: Found) -> Result<(), ObjectError> {
+        let large = self.large_of(found)?;
+        // Once the pages of the object and of its forward are written, nothing can fail.
+        for at in [found.at, reference] {
+            self.copies.page_mut(at.page())?;
+        }
         for at in [found.at, reference] {
             if let Some(mut page) = self.copies.page_mut(at.page())? {
                 page.remove(at.granule());
@@ -245,6 +272,7 @@ impl<'p, P: Pager> Change<'p, P> {
                 break;
             }
         }
+        self.free(large);
         self.reserved.remove(&reference);
         Ok(())
     }
@@ -262,30 +290,32 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(())
     }
 
-    /// Frees the extent of a large object, to which nothing refers any more.
-    fn free_large_of(&mut self, found: Found) -> Result<(), ObjectError> {
+    /// The reference to the extent of an object that was found, if it is large.
+    fn large_of(&mut self, found: Found) -> Result<Option<BlobReference>, ObjectError> {
         if !found.head.is_large() {
-            return Ok(());
+            return Ok(None);
         }
         let page = self.copies.view(found.at.page())?;
         let body = page.map(|page| page.body(found.at.granule(), found.head)).unwrap_or_default();
-        let reference = large(body, found.at)?;
-        if !self.made.abandon(reference) {
+        large(body, found.at).map(Some)
+    }
+
+    /// Frees the extent of a large object, to which nothing refers any more.
+    fn free(&mut self, large: Option<BlobReference>) {
+        if let Some(reference) = large
+            && !self.made.abandon(reference)
+        {
             self.freed.push(reference);
         }
-        Ok(())
     }
 
     fn allocate_in<T: Object>(&mut self, near: Option<PageId>, object: &T) -> Result<Ref<T>, ObjectError> {
         self.heap.check_type::<T>(true)?;
         let body = encode(object)?;
-        if body.len() <= OBJECT_BYTES_INLINE_MAX {
-            let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
-            return Ok(self.insert(near, &stored, Flags::default())?.typed());
-        }
-        let large = self.made.write(&body)?.encode();
-        let stored = Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large };
-        Ok(self.insert(near, &stored, Flags { is_large: true, is_moved: false })?.typed())
+        let inserted = self.place::<T, _>(&body, |change, stored| {
+            change.insert(near, stored, Flags { is_large: stored.is_large, is_moved: false })
+        });
+        Ok(inserted?.typed())
     }
 
     fn reserve_in<T: Object>(&mut self, near: Option<PageId>) -> Result<Ref<T>, ObjectError> {

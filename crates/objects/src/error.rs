@@ -76,8 +76,10 @@ pub enum ObjectError {
          through the `Change` that it was given, or after it"
     )]
     ChangeUnderWay,
-    /// A place was reserved for an object, but the change ended without setting the object.
-    #[error("a place was reserved for an object ({reference}) that was not set before the change ended")]
+    /// A place was reserved for an object, but the change read the object, or ended, without setting it.
+    #[error(
+        "a place was reserved for an object ({reference}) that is not set yet; set it before it is read, and before the change ends"
+    )]
     NotSet {
         /// The reference to the object.
         reference: AnyRef,

@@ -130,8 +130,12 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// called again. Until that is detected, it may see one object as it was before the other thread's change and
     /// another object as it was after it.
     ///
+    /// A step of it that fails, by [`ObjectError::ChangeTooLarge`] or because the file cannot grow, has not happened.
+    /// `change` may handle that error and go on: its other steps then happen together.
+    ///
     /// # Errors
     /// Those of `change`, after which nothing has happened; also if the change cannot be recorded;
+    /// [`ObjectError::NotSet`] if it has reserved a place and not set the object;
     /// [`ObjectError::ChangeUnderWay`] if it writes inside another change of the same heap by the same thread.
     pub fn change<R, E: From<ObjectError>>(
         &self,

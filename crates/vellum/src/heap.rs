@@ -267,6 +267,7 @@ impl Heap {
     /// another thread before the change ended, the effects of `change` are discarded and it is called again. Until that
     /// is detected, it may see one object as it was before the other thread's change and another object as it was after
     /// it. Side effects outside the heap may happen several times. Others see nothing of the change before it ends.
+    /// A step of it that fails has not happened: `change` may handle the error and go on with other steps.
     ///
     /// ```
     /// use vellum::objects::{Persistent, Ref};

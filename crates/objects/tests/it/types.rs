@@ -1,8 +1,11 @@
 //! Types as they are stored, and as a program has them.
 
-use crate::support::{Kind, Leaf, Node, Part, Store, node};
+use crate::support::{All, Kind, Leaf, Node, Part, Store, node, options};
+use std::sync::Arc;
 use vellum_access::Tree;
-use vellum_objects::{Array, Heap, HeapState, ObjectError, Persistent, Ref, Shape, Text};
+use vellum_objects::{Array, Change, Heap, HeapState, ObjectError, Persistent, Ref, Shape, Text};
+use vellum_pool::Pool;
+use vellum_vm::SimulatedFile;
 
 mod older {
     use super::*;
@@ -145,6 +148,41 @@ fn a_place_that_is_reserved_must_be_set() {
 }
 
 #[test]
+fn a_place_that_is_reserved_is_not_read_until_it_is_set() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let (place, other, pair) = heap
+        .change(|change| {
+            let (place, pair) = (change.reserve::<Node>()?, change.reserve::<Pair>()?);
+            let other = change.allocate(&Node { next: Some(place), ..node(2, "other") })?;
+            let outcomes = [
+                change.update(place, |node: &mut Node| node.id = 1),
+                change.get(place).map(drop),
+                change.update(pair, |pair: &mut Pair| pair.first = 1),
+                change.get(pair).map(drop),
+            ];
+            for (number, outcome) in outcomes.iter().enumerate() {
+                let wanted = [place.any(), pair.any()][number / 2];
+                assert!(
+                    matches!(outcome, Err(ObjectError::NotSet { reference }) if *reference == wanted),
+                    "{number}: {outcome:?}"
+                );
+            }
+            let wrong = change.get(place.any().typed::<Pair>());
+            assert!(matches!(wrong, Err(ObjectError::OtherType { .. })), "{wrong:?}");
+            change.set(place, &Node { next: Some(other), ..node(1, "place") })?;
+            assert_eq!(change.get(place)?.name, "place");
+            change.update(place, |node: &mut Node| node.name.push_str(", changed"))?;
+            change.set(pair, &Pair { first: 7, other: None, second: 8 })?;
+            assert_eq!(change.get(pair)?.second, 8);
+            Ok::<_, ObjectError>((place, other, pair))
+        })
+        .unwrap();
+    assert_eq!(heap.get(place).unwrap(), Node { next: Some(other), ..node(1, "place, changed") });
+    assert_eq!(heap.get(pair).unwrap().first, 7);
+}
+
+#[test]
 fn a_change_of_too_many_pages_is_refused_and_has_not_happened() {
     let store = Store::new(64);
     let heap = store.heap();
@@ -157,6 +195,119 @@ fn a_change_of_too_many_pages_is_refused_and_has_not_happened() {
     });
     assert!(matches!(refused, Err(ObjectError::ChangeTooLarge { limit: 8 })), "{refused:?}");
     assert!(nodes.iter().enumerate().all(|(id, node)| heap.get(*node).unwrap().id == id as u32));
+}
+
+/// A large object, one that was moved, and eight others. No two of them lie in the same page.
+struct Crowd {
+    large: Ref<Node>,
+    moved: Ref<Node>,
+    others: Vec<Ref<Node>>,
+}
+
+impl Crowd {
+    fn new(store: &Store) -> Self {
+        let heap = store.heap();
+        let add = |id, length| heap.allocate(&node(id, &"n".repeat(length))).unwrap();
+        let (large, mut fillers) = (add(100, 9000), vec![add(200, 3000)]);
+        let moved = add(101, 1000);
+        fillers.push(add(201, 2700));
+        heap.update(moved, |node: &mut Node| node.name.push_str(&"m".repeat(500))).unwrap();
+        fillers.push(add(202, 2000));
+        let others: Vec<_> = (0..8).map(|id| add(id, 3000)).collect();
+        let nodes = fillers.into_iter().chain(others.iter().copied()).chain([large, moved]).collect();
+        let root = heap.allocate(&All { nodes, ..All::default() }).unwrap();
+        heap.set_root(Some(root)).unwrap();
+        Self { large, moved, others }
+    }
+
+    /// Checks that nothing has happened to the first two objects, and that of the others so many were changed.
+    fn check(&self, store: &Store, changed: usize) {
+        let heap = store.heap();
+        assert_eq!(heap.get(self.large).unwrap(), node(100, &"n".repeat(9000)));
+        assert_eq!(heap.get(self.moved).unwrap(), node(101, &("n".repeat(1000) + &"m".repeat(500))));
+        for (id, other) in self.others.iter().enumerate() {
+            let expected = if id < changed { 1000 } else { id as u32 };
+            assert_eq!(heap.get(*other).unwrap().id, expected);
+        }
+        let report = store.verify();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!(report.objects["Node"], 13);
+    }
+}
+
+#[test]
+fn a_large_object_survives_a_change_that_goes_on_after_it_could_not_be_set() {
+    let store = Store::new(64);
+    let (heap, crowd) = (store.heap(), Crowd::new(&store));
+    let outcome = heap.change(|change| {
+        for other in &crowd.others {
+            change.update(*other, |node: &mut Node| node.id = 1000)?;
+        }
+        if change.set(crowd.large, &node(100, "small")).is_err() {
+            // It goes on.
+        }
+        Ok::<_, ObjectError>(())
+    });
+    outcome.unwrap();
+    crowd.check(&store, 8);
+}
+
+#[test]
+fn a_step_that_fails_has_not_happened_although_the_change_goes_on() {
+    type Step = fn(&mut Change<'_, Pool>, &Crowd) -> Result<(), ObjectError>;
+    // What cannot be done once so many other pages are written, of eight.
+    let steps: [(usize, &str, Step); 9] = [
+        (8, "large: small", |change, crowd| change.set(crowd.large, &node(1, "small"))),
+        (8, "large: other", |change, crowd| change.set(crowd.large, &node(1, &"x".repeat(20_000)))),
+        (7, "large: elsewhere", |change, crowd| change.set(crowd.large, &node(1, &"x".repeat(3000)))),
+        (8, "large: deleted", |change, crowd| change.delete(crowd.large)),
+        (8, "new and large", |change, crowd| {
+            change.allocate_near(crowd.large, &node(1, &"x".repeat(9000))).map(drop)
+        }),
+        (8, "moved: large", |change, crowd| change.set(crowd.moved, &node(1, &"x".repeat(9000)))),
+        (7, "moved: its forward", |change, crowd| change.set(crowd.moved, &node(1, &"x".repeat(3000)))),
+        (6, "moved: elsewhere", |change, crowd| change.set(crowd.moved, &node(1, &"x".repeat(3000)))),
+        (7, "moved: deleted", |change, crowd| change.delete(crowd.moved)),
+    ];
+    for (count, what, step) in steps {
+        println!("{what}");
+        let mut store = Store::new(64);
+        let crowd = Crowd::new(&store);
+        let heap = store.heap();
+        let outcome = heap.change(|change| {
+            for other in &crowd.others[..count] {
+                change.update(*other, |node: &mut Node| node.id = 1000)?;
+            }
+            let refused = step(change, &crowd);
+            assert!(matches!(refused, Err(ObjectError::ChangeTooLarge { limit: 8 })), "{refused:?}");
+            assert_eq!(change.get(crowd.large)?.name.len(), 9000);
+            assert_eq!(change.get(crowd.moved)?.name.len(), 1500);
+            Ok::<_, ObjectError>(())
+        });
+        outcome.unwrap();
+        crowd.check(&store, count);
+        store = store.reopen(64);
+        crowd.check(&store, count);
+    }
+}
+
+#[test]
+fn an_object_for_which_the_file_cannot_grow_keeps_its_value_although_the_change_goes_on() {
+    let file = SimulatedFile::new(1);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options(64).capacity_bytes(1 << 20)).unwrap();
+    pool.set_root_slot(0, Tree::create(&pool).unwrap().root().0).unwrap();
+    let store = Store { pool, state: HeapState::default(), file };
+    let (heap, crowd) = (store.heap(), Crowd::new(&store));
+    let outcome = heap.change(|change| {
+        change.update(crowd.others[0], |node: &mut Node| node.id = 1000)?;
+        for object in [crowd.large, crowd.moved] {
+            let refused = change.update(object, |node: &mut Node| node.name = "x".repeat(2 << 20).into());
+            assert!(matches!(refused, Err(ObjectError::Pool(_))), "{refused:?}");
+        }
+        Ok::<_, ObjectError>(())
+    });
+    outcome.unwrap();
+    crowd.check(&store, 1);
 }
 
 #[test]
