@@ -6,8 +6,9 @@
 use crate::{
     Database, Error, Result, Transaction, TransactionOptions,
     attempts::Attempts,
-    running::{self, Running},
+    running::{self, PassedBy, Running},
     shared::Inner,
+    turns::Turned,
 };
 use std::{
     future::{Future, poll_fn},
@@ -31,7 +32,9 @@ impl Database {
     ///
     /// Which transactions a task has begun is not known. So a conflict with a transaction that the task itself has
     /// [begun](Self::begin), and that ends only after this future, goes on for ever, unless
-    /// [`retry_for`](TransactionOptions::retry_for) sets a limit ([`run_async_with`](Self::run_async_with)).
+    /// [`retry_for`](TransactionOptions::retry_for) sets a limit ([`run_async_with`](Self::run_async_with)). So does a
+    /// conflict with what `work` commits outside the transaction, as long as others commit something during each
+    /// attempt.
     ///
     /// If the future is dropped, the transaction is rolled back, unless it has already been committed and is only
     /// waiting to become durable.
@@ -82,19 +85,27 @@ impl Database {
         let mut number = None;
         let mut baton: Option<Baton> = None;
         loop {
-            let turn = inner.turns.take(number, attempts.precedence()).await;
+            let is_inside = |turn| running::is_inside_turn(inner, turn);
+            let turn = inner.turns.take(number, attempts.precedence(), is_inside).await;
             attempts.begin();
+            let passed_by = PassedBy::none(inner);
             let transaction = Arc::new(self.begin_with(options)?);
             number = number.or(Some(transaction.id()));
-            let (worked, is_passed_by) = watched(inner, &transaction, work(transaction.clone())).await;
+            let known = (passed_by, turn.as_ref().and_then(Turned::number));
+            let (worked, passed_by) = watched(inner, &transaction, known, work(transaction.clone())).await;
             let transaction = Arc::into_inner(transaction).ok_or(Error::TransactionKept)?;
             let done = match worked {
                 Ok(value) => committed(transaction).await.map(|()| value),
-                Err(error) => Err(error),
+                Err(error) => {
+                    // Others must not meet what it has changed while it waits.
+                    drop(transaction);
+                    Err(error)
+                }
             };
             drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
-            if let ControlFlow::Break(done) = attempts.end(done, is_passed_by && turn.is_some()) {
+            let may_be_own = turn.is_some() && passed_by.is_all_own(inner);
+            if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
                 return done;
             }
             drop(turn);
@@ -119,24 +130,25 @@ async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Bato
     .await
 }
 
-/// Runs the work of a transaction. Also returns whether the thread that ran a part of it committed something else
-/// meanwhile.
+/// Runs the work of a transaction. Also returns what was committed meanwhile. `known` is what was committed before, and
+/// the number of the task if that has its turn.
 async fn watched<T>(
     inner: &Arc<Inner>,
     transaction: &Transaction,
+    (mut passed_by, turn): (PassedBy, Option<u64>),
     work: impl Future<Output = Result<T>>,
-) -> (Result<T>, bool) {
-    let (mut work, mut is_passed_by) = (pin!(work), false);
+) -> (Result<T>, PassedBy) {
+    let mut work = pin!(work);
     let worked = poll_fn(|context| {
-        let running = Running::begin(inner, &transaction.open.transaction);
+        let running = Running::begin(inner, &transaction.open.transaction, (passed_by, turn));
         let polled = work.as_mut().poll(context);
         let polled = polled
             .map(|worked| worked.map_err(|error| running::explained(inner, transaction.is_dead(), error)));
-        is_passed_by |= running.is_passed_by();
+        passed_by = running.end();
         polled
     });
     let worked = worked.await;
-    (worked, is_passed_by)
+    (worked, passed_by)
 }
 
 /// Commits, and waits until that is as durable as the options say.

@@ -8,8 +8,8 @@ use vellum_base::primitive::{Instant, random};
 const PATIENCE: u32 = 8;
 /// How long precedence lasts at least and at most.
 const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
-/// This many conflicts with what was committed, in spite of precedence, each after something else was committed inside
-/// the transaction, count as conflicts with that.
+/// This many conflicts with what was committed, in spite of precedence, each when only something inside the transaction
+/// had been committed since it began, are taken to be no chance: it always conflicts with that.
 const OWN_CONFLICTS: u32 = 8;
 
 /// For how long a transaction is retried that conflicts with another one of its own thread, unless its caller sets a
@@ -47,8 +47,8 @@ impl Attempts {
         self.begun = Instant::now();
     }
 
-    /// The outcome of an attempt, unless it is to be repeated. If a conflict with what was committed `may_be_own`, it was
-    /// probably committed inside the transaction. A conflict with a transaction that is open has another cause.
+    /// The outcome of an attempt, unless it is to be repeated. If a conflict with what was committed `may_be_own`, that
+    /// was committed inside the transaction. A conflict with a transaction that is open has another cause.
     pub fn end<T>(&mut self, done: Result<T>, may_be_own: bool) -> ControlFlow<Result<T>> {
         match done {
             Err(Error::Conflict { table, key, committed: true })

@@ -34,25 +34,76 @@ struct Frame {
     /// The address of its database.
     database: usize,
     transaction: Arc<vellum_txn::Transaction>,
-    /// Whether something was changed and committed inside it but not through it.
-    is_passed_by: bool,
+    passed_by: PassedBy,
+    /// The number of the task that runs it, if that has its [turn](crate::turns).
+    turn: Option<u64>,
+}
+
+/// What is committed past a transaction while it is run, as far as the thread that runs it knows.
+///
+/// Which records that has changed is not known. But commits are numbered: if this thread has committed something, and
+/// the number is greater by no more than that, the others have committed nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct PassedBy {
+    /// The number of the last commit when the thread looked last.
+    last: u64,
+    /// Whether this thread has changed and committed something inside the transaction but not through it.
+    own: bool,
+    /// Whether others have committed something, or may have.
+    others: bool,
+}
+
+impl PassedBy {
+    /// Nothing yet. The transaction begins after this.
+    pub fn none(inner: &Inner) -> Self {
+        Self { last: inner.durable.last_commit(), own: false, others: false }
+    }
+
+    /// Whether what was committed since the transaction began was all committed inside it, and there is something.
+    pub fn is_all_own(mut self, inner: &Inner) -> bool {
+        self.look(inner.durable.last_commit());
+        self.own && !self.others
+    }
+
+    /// Finds out what others have committed since the thread looked last, before it may commit something.
+    fn look(&mut self, last: u64) {
+        self.others |= last != self.last;
+        self.last = last;
+    }
+
+    /// Notes that this thread has just committed something, or has found out that the driver has, for it. That may be
+    /// noted twice, and a transaction that has changed nothing has no number.
+    fn note_own(&mut self, last: u64) {
+        let new = last.saturating_sub(self.last);
+        self.own |= new > 0;
+        self.others |= new > 1;
+        self.last = last;
+    }
 }
 
 /// Marks a transaction as run by this thread.
-pub(crate) struct Running(());
+pub(crate) struct Running(PassedBy);
 
 impl Running {
-    pub fn begin(inner: &Arc<Inner>, transaction: &Arc<vellum_txn::Transaction>) -> Self {
-        let (database, transaction) = (address(inner), transaction.clone());
-        change_running(|running| running.push(Frame { database, transaction, is_passed_by: false }));
-        Self(())
+    /// `passed_by` says what was committed before, since the transaction began, and `turn` which number its task has,
+    /// if that has its turn.
+    pub fn begin(
+        inner: &Arc<Inner>,
+        transaction: &Arc<vellum_txn::Transaction>,
+        (passed_by, turn): (PassedBy, Option<u64>),
+    ) -> Self {
+        let transaction = transaction.clone();
+        change_running(|running| {
+            own_frames(running, inner).for_each(|frame| frame.passed_by.look(inner.durable.last_commit()));
+            running.push(Frame { database: address(inner), transaction, passed_by, turn });
+        });
+        Self(passed_by)
     }
 
-    /// Whether this thread has changed and committed something in the database inside the transaction but not through
-    /// it.
-    pub fn is_passed_by(&self) -> bool {
-        let is_passed_by = |frame: &Frame| frame.is_passed_by;
-        RUNNING.try_with(|running| running.borrow().last().is_some_and(is_passed_by)).unwrap_or_default()
+    /// It is run no longer, or not by this thread. Returns what has been committed until now.
+    pub fn end(self) -> PassedBy {
+        let passed_by = |running: &RefCell<Vec<Frame>>| Some(running.borrow().last()?.passed_by);
+        RUNNING.try_with(passed_by).ok().flatten().unwrap_or(self.0)
     }
 }
 
@@ -66,11 +117,20 @@ impl Drop for Running {
 /// Notes that this thread has changed and committed something, as a transaction.
 pub(crate) fn note_commit(inner: &Arc<Inner>) {
     change_running(|running| {
-        running
-            .iter_mut()
-            .filter(|frame| frame.database == address(inner))
-            .for_each(|frame| frame.is_passed_by = true);
+        own_frames(running, inner).for_each(|frame| frame.passed_by.note_own(inner.durable.last_commit()));
     });
+}
+
+/// Whether this thread is running a transaction of the task with this number, which has its turn.
+pub(crate) fn is_inside_turn(inner: &Arc<Inner>, number: u64) -> bool {
+    let is_inside = |frame: &Frame| frame.database == address(inner) && frame.turn == Some(number);
+    RUNNING.try_with(|running| running.borrow().iter().any(is_inside)).unwrap_or_default()
+}
+
+/// The transactions of a database.
+fn own_frames<'r>(running: &'r mut [Frame], inner: &Arc<Inner>) -> impl Iterator<Item = &'r mut Frame> {
+    let database = address(inner);
+    running.iter_mut().filter(move |frame| frame.database == database)
 }
 
 /// Changes the list of this thread. A thread that is about to end has none: nothing that it runs then is nested.

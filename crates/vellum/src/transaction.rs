@@ -178,13 +178,12 @@ impl Database {
         loop {
             let preceding = attempts.precedence().map(|longest| inner.durable.precede(longest));
             attempts.begin();
+            let passed_by = running::PassedBy::none(inner);
             let transaction = self.begin_with(options)?;
-            let running = Running::begin(inner, &transaction.open.transaction);
+            let running = Running::begin(inner, &transaction.open.transaction, (passed_by, None));
             let worked =
                 work(&transaction).map_err(|error| running::explained(inner, transaction.is_dead(), error));
-            // While it has precedence, no other thread changes anything.
-            let may_be_own = running.is_passed_by() && preceding.is_some();
-            drop(running);
+            let passed_by = running.end();
             let done = worked.and_then(|value| transaction.commit().map(|()| value));
             if let Err(Error::Conflict { table, key, committed: false }) = &done
                 && attempts.is_over_if_held()
@@ -195,6 +194,8 @@ impl Database {
             // Others that have waited for the same transaction go on.
             drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
+            // While it has precedence, few other threads change anything.
+            let may_be_own = preceding.is_some() && passed_by.is_all_own(inner);
             if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
                 return done;
             }

@@ -224,3 +224,127 @@ fn a_conflict_with_another_task_is_none_with_what_was_committed_inside() {
     ran.unwrap();
     assert_eq!((attempts.load(Ordering::Relaxed), table.get("a").unwrap()), (31, Some(2)));
 }
+
+#[test]
+fn a_conflict_with_another_thread_is_none_with_what_was_committed_inside_either() {
+    let (database, owned) = database(8, &options());
+    let (table, log) = (&owned, &database.create_table("log").unwrap());
+    let attempts = &AtomicU64::new(0);
+    let ran = block_on(database.run_async(|transaction| async move {
+        let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        if attempt <= 30 {
+            std::thread::scope(|scope| scope.spawn(|| table.put("hot", attempt)).join()).unwrap()?;
+        }
+        log.put("attempt", attempt.to_le_bytes())?;
+        transaction.put_async(table, "hot", 0).await
+    }));
+    ran.unwrap();
+    assert_eq!((attempts.load(Ordering::Relaxed), table.get("hot").unwrap()), (31, Some(0)));
+    // Nor if it reads in transactions inside, and what it has committed there is older or newer than the other's.
+    for is_first in [true, false] {
+        attempts.store(0, Ordering::Relaxed);
+        let ran = block_on(database.run_async(|transaction| {
+            let database = &database;
+            async move {
+                let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+                if is_first {
+                    log.put_async("attempt", attempt.to_le_bytes()).await?;
+                }
+                if attempt <= 30 {
+                    std::thread::scope(|scope| scope.spawn(|| table.put("hot", attempt)).join()).unwrap()?;
+                }
+                database.run(|inner| inner.get(table, "hot").map(drop))?;
+                transaction.put_async(table, "hot", 0).await
+            }
+        }));
+        ran.unwrap();
+        assert_eq!(attempts.load(Ordering::Relaxed), 31);
+    }
+}
+
+#[test]
+fn a_conflict_with_what_was_committed_inside_is_told_even_if_others_commit_in_other_attempts() {
+    let (database, owned) = database(9, &options());
+    let (table, attempts) = (&owned, &AtomicU64::new(0));
+    let ran = block_on(database.run_async(|transaction| async move {
+        let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(attempt < 100, "it is tried again and again");
+        if attempt % 2 == 0 {
+            std::thread::scope(|scope| scope.spawn(|| table.put("other", attempt)).join()).unwrap()?;
+        }
+        table.put_async("hot", attempt).await?;
+        give_way().await;
+        transaction.put_async(table, "hot", 0).await
+    }));
+    assert!(matches!(ran, Err(Error::OwnConflict { .. })), "{ran:?}");
+}
+
+#[test]
+fn one_that_waits_after_a_conflict_holds_nothing() {
+    let (database, owned) = database(10, &options());
+    let table = &owned;
+    let other = database.begin().unwrap();
+    other.put(table, "b", 1).unwrap();
+    let (mut context, refused) = (Context::from_waker(Waker::noop()), &AtomicU64::new(0));
+    let mut run = pin!(database.run_async(|transaction| async move {
+        transaction.put_async(table, "a", 2).await?;
+        let put = transaction.put_async(table, "b", 2).await;
+        refused.fetch_add(u64::from(put.is_err()), Ordering::Relaxed);
+        put
+    }));
+    // The operations may have to wait themselves.
+    while refused.load(Ordering::Relaxed) == 0 {
+        assert!(run.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(database.history().open, 1);
+    let third = database.begin().unwrap();
+    third.put(table, "a", 3).unwrap();
+    third.commit().unwrap();
+    other.commit().unwrap();
+    block_on(run).unwrap();
+    assert_eq!((table.get("a").unwrap(), table.get("b").unwrap()), (Some(2), Some(2)));
+}
+
+#[test]
+fn a_run_inside_one_that_has_its_turn_does_not_wait_for_it() {
+    let (database, owned) = database(11, &options().log(false));
+    let (database, table, attempts) = (&database, &owned, &AtomicU64::new(0));
+    let put = |key: &'static str| {
+        database.run_async(move |inner| async move { inner.put_async(table, key, 1).await })
+    };
+    let put = &put;
+    let ran = block_on(database.run_async(|_| async move {
+        let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        if attempt == 8 {
+            // The turn lasts for twice as long, which is enough on a busy machine.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        if attempt <= 8 {
+            // As if another one had been faster.
+            return Err(Error::Conflict { table: "t".into(), key: b"key".into(), committed: true });
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        // Another task waits for the turn.
+        let waits = std::thread::scope(|scope| {
+            let polled = || pin!(put("other")).poll(&mut Context::from_waker(Waker::noop())).is_pending();
+            scope.spawn(polled).join().unwrap()
+        });
+        assert!(waits, "it has no turn");
+        for key in ["first", "second"] {
+            let inner = pin!(put(key));
+            assert!(matches!(inner.poll(&mut context), Poll::Ready(Ok(_))), "it waits");
+        }
+        // It has a turn of its own only if it is not inside, and the outer one keeps its turn.
+        let conflicts = &AtomicU64::new(0);
+        let inner = database.run_async(|inner| async move {
+            if conflicts.fetch_add(1, Ordering::Relaxed) < 10 {
+                return Err(Error::Conflict { table: "t".into(), key: b"key".into(), committed: true });
+            }
+            inner.put_async(table, "third", 1).await
+        });
+        inner.await?;
+        Ok(())
+    }));
+    ran.unwrap();
+    assert_eq!((attempts.load(Ordering::Relaxed), table.count(..).unwrap()), (9, 3));
+}

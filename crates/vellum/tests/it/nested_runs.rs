@@ -143,6 +143,30 @@ fn a_conflict_with_another_thread_is_none_with_what_was_committed_inside() {
 }
 
 #[test]
+fn a_conflict_with_what_another_thread_has_committed_is_none_with_what_was_committed_inside() {
+    let (_directory, database) = database();
+    let tables = ["table", "log"].map(|name| database.create_table(name).unwrap());
+    let [table, log] = &tables;
+    // Each has changed its record before the run has precedence.
+    let held = [(); 30].map(|()| database.begin().unwrap());
+    for (number, other) in (1_u8..).zip(&held) {
+        other.put(table, [number], "1").unwrap();
+    }
+    let (mut held, mut attempts) = (held.into_iter(), 0_u8);
+    let ran = database.run(|transaction| {
+        attempts += 1;
+        if let Some(other) = held.next() {
+            thread::scope(|scope| scope.spawn(|| other.commit()).join()).unwrap()?;
+        }
+        log.put("attempt", [attempts])?;
+        database.run(|inner| inner.get(table, [attempts]).map(drop))?;
+        transaction.put(table, [attempts], "2")
+    });
+    ran.unwrap();
+    assert_eq!((attempts, table.get([30]).unwrap().unwrap()), (31, b"1".to_vec()));
+}
+
+#[test]
 fn a_run_that_is_given_a_time_ends() {
     let (_directory, database) = database();
     let table = database.create_table("table").unwrap();
