@@ -104,8 +104,8 @@ impl FollowingReader {
         self.at
     }
 
-    /// Gives the records before `to`, before which everything is durable, to `take`, until it returns false. After an
-    /// error the last record given is given again.
+    /// Gives the records before `to`, before which everything is durable, to `take`, until it returns false. There a
+    /// record begins, or a void, or the log ended once. After an error the last record given is given again.
     ///
     /// # Errors
     /// [`LogError::Missing`] if neither the log nor the archive has the place any more, also if somebody has removed a
@@ -174,7 +174,9 @@ impl FollowingReader {
             };
             let Some(record) = record else { break };
             if record.lsn >= to {
-                // The record was read in vain.
+                // The record was read in vain. Between the last one and it there is nothing but voids, so none of
+                // what is wanted is left, and `to` is where a void or the record begins.
+                self.at = to;
                 return Ok(Read::All);
             }
             let (end, goes_on) = (record.end(), take(record)?);

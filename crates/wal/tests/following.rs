@@ -195,3 +195,33 @@ fn a_reader_that_outlives_the_log_reads_the_archive() {
         assert_missing(outcome);
     }
 }
+
+/// A place that was reserved in vain lies directly before the place up to which it is read.
+#[test]
+fn a_void_before_the_end_of_what_is_wanted_is_passed_over() {
+    let disk = SimulatedDisk::new(1);
+    let log = begin(&disk);
+    let mut appended = append(&log, 2);
+    let reserved = [0, 600, 40].map(|bytes| log.reserve(bytes).unwrap().lsn());
+    appended.append(&mut append(&log, 100));
+    let archiver = archive(&log);
+    archiver.archive_all(false).unwrap();
+    let followed = FollowedLog::new(log.clone(), Some(archiver.checked()));
+    for is_discarded in [false, true] {
+        if is_discarded {
+            log.discard(log.end()).unwrap();
+        }
+        for from in [appended[0], appended[1], reserved[0], reserved[2]] {
+            let before: Vec<_> = appended[..2].iter().copied().filter(|lsn| *lsn >= from).collect();
+            let mut reader = followed.read(from);
+            // Up to each of the voids, and up to what follows on them.
+            for to in reserved.into_iter().chain([appended[2]]).filter(|to| *to > from) {
+                assert_eq!(read_all(&mut followed.read(from), to), before, "{from} to {to}");
+                let expected = if reader.at() == from { &before[..] } else { &[] };
+                assert_eq!(read_all(&mut reader, to), expected, "{from} to {to}");
+                assert_eq!(reader.at(), to);
+            }
+            assert_eq!(read_all(&mut reader, log.end()), appended[2..]);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use vellum_access::{
     BlobReference, ChangeRecord, NodeImage, PageChange, RecordFault, ValueImage,
     node::{NODE_BYTES, NodeView, ValueKind},
 };
-use vellum_base::{Bytes, Extent, HEADER_BYTES, PageHeader, PageId, PageKind, verify_header};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, verify_header};
 use vellum_pool::Pool;
 use vellum_vm::AlignedBuffer;
 use vellum_wal::FollowedLog;
@@ -142,13 +142,14 @@ impl LoadedTree {
     }
 }
 
-/// What a change record says about the records of its tree.
+/// What a change record says about the records of its tree, and where the log has the first of the contents that it
+/// refers to.
 pub(super) fn tree_changes(
     record: ChangeRecord<'_>,
     catalog: PageId,
     contents: &mut Contents,
     loaded: &mut LoggedPages,
-) -> Result<Vec<TreeChange>, RecordFault> {
+) -> Result<(Vec<TreeChange>, Option<Lsn>), RecordFault> {
     let tree = record.tree;
     let (mut root, mut frees) = (None, false);
     let mut pages = LoggedPages::default();
@@ -163,6 +164,7 @@ pub(super) fn tree_changes(
         }
     }
     pages.sort();
+    let oldest = pages.oldest();
     loaded.append(&pages);
     let pages = Arc::new(pages);
     let mut changes = Vec::new();
@@ -187,7 +189,7 @@ pub(super) fn tree_changes(
         let kind = TreeChangeKind::Load(LoadedTree { root: page_of(image), pages: Arc::new(pages) });
         changes.push(TreeChange { tree, key: Vec::new(), kind, before: None });
     }
-    Ok(changes)
+    Ok((changes, oldest))
 }
 
 fn run(first: PageId, count: u32) -> std::ops::Range<u64> {

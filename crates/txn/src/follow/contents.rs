@@ -79,6 +79,11 @@ impl LoggedPages {
     pub fn sort(&mut self) {
         self.runs.sort_by_key(|run| run.pages.start);
     }
+
+    /// The place of the oldest record that has some of them.
+    pub fn oldest(&self) -> Option<Lsn> {
+        self.runs.iter().map(|run| run.lsn).min()
+    }
 }
 
 /// Reads pages that are in the log.

@@ -39,7 +39,8 @@ pub(super) struct Gathering {
 
 /// A transaction that has not ended.
 struct Open {
-    first: Lsn,
+    /// Where the log has the first of its records that were read, or of the contents that its changes refer to.
+    from: Lsn,
     /// Each with the place of its record.
     changes: Vec<(Lsn, TreeChange)>,
     bytes: usize,
@@ -47,11 +48,18 @@ struct Open {
     is_partial: bool,
 }
 
-#[derive(Default)]
 struct Group {
+    /// Where its first record is.
+    first: Lsn,
+    /// Where the log has that record, or the first of the contents that its changes refer to.
+    from: Lsn,
     changes: Vec<TreeChange>,
     pages: LoggedPages,
 }
+
+/// How much of the log is kept for what need not be there: contents, which the file has as well, and groups, which may
+/// never end.
+const KEPT_BYTES: u64 = 64 << 20;
 
 impl Gathering {
     pub fn new(catalog: PageId, only_catalog: bool) -> Self {
@@ -78,31 +86,36 @@ impl Gathering {
 
     /// From where on the log is needed for what has not ended, if everything before `at` has been taken.
     pub fn needed(&self, at: Lsn) -> Lsn {
-        self.open.values().map(|open| open.first).min().unwrap_or(at).min(self.contents_before(at))
+        let open = self.open.values().map(|open| open.from);
+        let is_recent = |group: &&Group| group.first.0 >= at.0.saturating_sub(KEPT_BYTES);
+        let groups = self.groups.values().filter(is_recent).map(|group| group.from);
+        open.chain(groups).min().unwrap_or(at).min(self.contents_before(at))
     }
 
     /// The place before `at` of the first contents written past the log to which no change has referred yet.
     pub fn contents_before(&self, at: Lsn) -> Lsn {
-        /// Only this much log is considered: more is not needed, because the file has the contents as well.
-        const BYTES: u64 = 64 << 20;
-        self.contents.oldest(Lsn(at.0.saturating_sub(BYTES))).unwrap_or(at)
+        self.contents.oldest(Lsn(at.0.saturating_sub(KEPT_BYTES))).unwrap_or(at)
     }
 
-    /// The transaction that a record commits, and where it began, if that is before `begin` or not all was gathered.
+    /// The transaction that a record commits if it began before `begin`, or not all of it was gathered, and from where
+    /// on it must be read again. If all of it was read before, that is not where it began: its first record may have
+    /// come much later, and the log before that need not be there.
     pub fn incomplete(&self, record: &Record<'_>, begin: Lsn) -> Option<(u64, Lsn)> {
         let LogRecord::End(End { number, is_committed: true, first, .. }) = LogRecord::decode(record.payload)
         else {
             return None;
         };
         let open = self.open.get(&number);
-        let first = first.or(open.map(|open| open.first)).unwrap_or(record.lsn);
-        (first < begin || open.is_some_and(|open| open.is_partial)).then_some((number, first))
+        match first {
+            Some(first) if first < begin => Some((number, first)),
+            _ => open.filter(|open| open.is_partial).map(|open| (number, open.from)),
+        }
     }
 
     /// Takes over the changes of a transaction that was read again.
-    pub fn complete(&mut self, number: u64, first: Lsn, mut again: Self) {
+    pub fn complete(&mut self, number: u64, from: Lsn, mut again: Self) {
         let changes = again.open.remove(&number).map_or_else(Vec::new, |open| open.changes);
-        self.open.insert(number, Open { first, changes, bytes: 0, is_partial: false });
+        self.open.insert(number, Open { from, changes, bytes: 0, is_partial: false });
     }
 
     /// Takes the next record into account, if it may belong to this transaction, and gathers all changes.
@@ -171,28 +184,29 @@ impl Gathering {
         }
         let faulty = |fault| TxnError::Record { lsn, fault };
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
-        let mut group = match change.kind {
+        let group = match change.kind {
             RecordKind::Member(number)
             | RecordKind::Last(number)
-            | RecordKind::Loaded { group: number, .. } => self.groups.remove(&number).unwrap_or_default(),
-            _ => Group::default(),
+            | RecordKind::Loaded { group: number, .. } => self.groups.remove(&number),
+            _ => None,
         };
+        let new = || Group { first: lsn, from: lsn, changes: Vec::new(), pages: LoggedPages::default() };
+        let mut group = group.unwrap_or_else(new);
         let mut changes = Vec::new();
         if !self.only_catalog || change.tree == self.catalog {
             let read = tree_changes(change, self.catalog, &mut self.contents, &mut group.pages);
-            changes = read.map_err(faulty)?;
+            let oldest;
+            (changes, oldest) = read.map_err(faulty)?;
+            group.from = oldest.map_or(group.from, |oldest| group.from.min(oldest));
         }
         match change.kind {
             RecordKind::Transaction(_) if planted(Bug::ToldUncommitted) => Ok(Some(changes)),
             RecordKind::Transaction(number) | RecordKind::Loaded { transaction: number, .. } => {
                 group.changes.append(&mut changes);
-                let new = || Open { first: lsn, changes: Vec::new(), bytes: 0, is_partial: false };
-                self.open.entry(number).or_insert_with(new).add(
-                    lsn,
-                    group.changes,
-                    record.payload.len(),
-                    bytes_max,
-                );
+                let new = || Open { from: lsn, changes: Vec::new(), bytes: 0, is_partial: false };
+                let open = self.open.entry(number).or_insert_with(new);
+                open.from = open.from.min(group.from);
+                open.add(lsn, group.changes, record.payload.len(), bytes_max);
                 Ok(None)
             }
             RecordKind::Undo { transaction, of } => {

@@ -2,12 +2,14 @@
 //!
 //! The changes of a transaction are gathered until its commit is read; those that a savepoint takes back are dropped
 //! (`gathering`). A change outside transactions, or a group of records, is a commit of its own. If a transaction began
-//! before the place, its commit record says where: its changes are read again from there.
+//! before the place, its commit record says where: its changes are read again from there. That is where it got its
+//! number, perhaps long before its first record.
 //!
 //! Only what is durable is read: from the log, and from its archive where the log has been given up. Without an archive
-//! the log keeps what has not been read, from the first record of the oldest transaction that was open at the last
-//! commit.
+//! the log keeps what has not been read, from where the oldest transaction began that was open at the last commit
+//! (`beginnings`): another feed that goes on there reads it again from that place.
 
+mod beginnings;
 mod changes;
 mod contents;
 mod gathering;
@@ -19,6 +21,7 @@ use crate::{
     plant::{Bug, planted},
     transactions::Transactions,
 };
+use beginnings::Beginnings;
 use gathering::Gathering;
 use std::{sync::Arc, time::SystemTime};
 use vellum_base::{Lsn, PageId};
@@ -54,21 +57,11 @@ pub struct Follower {
     reader: FollowingReader,
     /// Of transactions that began before this place, not all changes have been gathered.
     begin: Lsn,
-    /// What these transactions need, as long as one of them may be open.
-    earlier: Option<Earlier>,
+    /// How far back transactions began that are open at the position.
+    beginnings: Beginnings,
     /// Everything committed before this place has been returned.
     position: Lsn,
     gathering: Gathering,
-}
-
-/// The transactions that began before the place where following began, and had not ended there.
-#[derive(Clone, Copy)]
-struct Earlier {
-    /// None of their records lies before this place.
-    first: Lsn,
-    /// They end before this place. If not all have ended, what is known of them is as of this place.
-    until: Lsn,
-    have_ended: bool,
 }
 
 impl Follower {
@@ -101,7 +94,7 @@ impl Follower {
             reader: source.read(from),
             source,
             begin: from,
-            earlier: Some(Earlier { first: Lsn(0), until: Lsn(u64::MAX), have_ended: false }),
+            beginnings: Beginnings::default(),
             position: from,
             gathering: Gathering::new(catalog, false),
         })
@@ -123,8 +116,9 @@ impl Follower {
                 changes.append(&mut commit.changes);
             }
         }
-        let first = oldest.min(self.begin).min(gathering.least_first);
-        self.earlier = Some(Earlier { first, until: end, have_ended: oldest >= self.begin });
+        // Those that end on the way, and those that are open at the end.
+        self.beginnings.add(self.begin, oldest.min(self.begin).min(gathering.least_first));
+        self.beginnings.add(end, oldest);
         self.keep();
         Ok(changes)
     }
@@ -176,15 +170,13 @@ impl Follower {
     /// Makes the log keep what is needed from now on.
     fn keep(&mut self) {
         let Some(kept) = &self.kept else { return };
-        let at = self.reader.at();
-        if let Some(earlier) = self.earlier.filter(|earlier| at >= earlier.until) {
-            self.earlier = (!earlier.have_ended).then(|| {
-                let (until, oldest) = self.transactions.needed_at(|| self.source.log().end());
-                Earlier { until, have_ended: oldest >= self.begin, ..earlier }
-            });
+        let log = self.source.log();
+        if self.beginnings.are_outdated(log.end()) {
+            let (end, oldest) = self.transactions.needed_at(|| log.end());
+            self.beginnings.add(end, oldest);
         }
-        let needed = self.position.min(self.gathering.needed(at));
-        kept.advance(self.earlier.map_or(needed, |earlier| earlier.first.min(needed)));
+        let needed = self.position.min(self.gathering.needed(self.reader.at()));
+        kept.advance(needed.min(self.beginnings.before(self.position)));
     }
 }
 
@@ -200,13 +192,13 @@ fn step(
     let (mut committed, stop) = (None, reader.at().0.saturating_add(PART_BYTES));
     reader.read(to, |record| {
         // First: if this fails, the record is taken again.
-        if let Some((number, first)) = gathering.incomplete(&record, begin) {
+        if let Some((number, from)) = gathering.incomplete(&record, begin) {
             let mut again = gathering.again();
-            source.read(first).read(record.lsn, |record| {
+            source.read(from).read(record.lsn, |record| {
                 again.take_of(number, &record)?;
                 Ok::<_, TxnError>(true)
             })?;
-            gathering.complete(number, first, again);
+            gathering.complete(number, from, again);
         }
         committed = gathering.take(&record)?.filter(|commit| !commit.changes.is_empty());
         Ok::<_, TxnError>(committed.is_none() && record.lsn.0 < stop)

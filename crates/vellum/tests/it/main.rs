@@ -15,6 +15,7 @@ mod covered_snapshots;
 mod creation;
 mod database;
 mod discarded;
+mod early_numbers;
 mod encoding;
 mod entries;
 mod exchange;
