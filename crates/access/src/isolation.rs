@@ -185,7 +185,7 @@ pub trait Isolation: Send + Sync {
     /// ends. The leaf is still latched.
     fn unchanged(&self) {}
 
-    /// Takes the last claim back: the record is not changed. If a change had been begun in place, `value` is the value
+    /// Takes the last claim back: the record is not changed. Others may still be refused until this transaction ends. If a change had been begun in place, `value` is the value
     /// in the leaf, and becomes what it was. The leaf is still latched.
     fn give_up(&self, value: Option<&mut [u8]>) {
         let _ = value;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// The pause between two checks whether others have ended.
 const PAUSE: Duration = Duration::from_micros(50);
-/// The part of the time of precedence that is spent, at most, until others have ended. What is left must be longer than
-/// the last attempt took, or no attempt might get further than the one before; callers give twice that time.
+/// The part of the time of precedence that is spent, at most, until others have ended. What is left should be longer than
+/// the last attempt took, or no attempt might get further than the one before; callers give twice that time, up to a limit.
 const WAITING: u32 = 4;
 
 /// Which thread goes first.
@@ -47,12 +47,14 @@ impl Precedence {
     /// that no open transaction has changed anything.
     ///
     /// If this thread has precedence already, that is all it gets: the outer one lasts as long as it would have. It
-    /// does not wait then, because what the outer transaction has changed stays open.
+    /// does not wait then, nor if the time of the outer one is over, because what the outer transaction has changed stays
+    /// open.
     pub fn take(&self, longest: Duration, is_idle: impl Fn() -> bool) -> Preceding<'_> {
         let mut holder = self.wait(self.lock());
         let (thread, now) = (thread::current().id(), Instant::now());
         // Another thread's time is over.
-        if holder.is_some_and(|holder| holder.thread == thread && now < holder.until) {
+        let outer = holder.filter(|holder| holder.thread == thread);
+        if outer.is_some_and(|outer| now < outer.until) {
             return Preceding { precedence: self, own: None };
         }
         let own = Holder { thread, until: now + longest };
@@ -61,7 +63,7 @@ impl Precedence {
         // Relaxed: a transaction that does not see it yet counts as one that has begun before.
         self.is_given.store(true, Ordering::Relaxed);
         let enough = now + longest / WAITING;
-        while !is_idle() && Instant::now() < enough {
+        while outer.is_none() && !is_idle() && Instant::now() < enough {
             thread::sleep(PAUSE);
         }
         Preceding { precedence: self, own: Some(own) }

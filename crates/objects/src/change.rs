@@ -24,7 +24,8 @@ use vellum_pool::{OptimisticPage, Pager, PoolError};
 /// change meanwhile modifies anything that this one has read, this one is repeated. Until it ends, others see nothing
 /// of it.
 ///
-/// A method that fails leaves the change as it was before the call.
+/// A method that fails leaves the change as it was before the call, except that the pages which it would have written
+/// count as written.
 pub struct Change<'p, P: Pager> {
     heap: Heap<'p, P>,
     copies: Copies<'p, P>,

@@ -85,7 +85,9 @@ impl Changes {
             number: LOGS.fetch_add(1, Ordering::Relaxed) + 1,
             flusher: LogFlusher::start(log.clone())?,
             images_from: AtomicU64::new(begin),
-            // Groups, and transactions, of earlier timelines have lower numbers: each took more than one byte of log.
+            // Groups, and transactions, of earlier timelines have lower numbers: each took more than one byte of log, unless
+            // it logged nothing. If many have logged nothing, a number may come again: who had it before has ended, and
+            // the log says so.
             group: AtomicU64::new(begin),
             groups: Mutex::default(),
             groups_changed: Condvar::new(),

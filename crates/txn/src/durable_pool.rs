@@ -104,7 +104,7 @@ fn shared_with(pool: &Pool) -> (Arc<KeptPages>, Arc<UndoSpace>) {
 impl DurablePool {
     /// A pool without a log: consistent on storage only when it is closed, or if it is read only. It has transactions,
     /// of which nothing survives a crash, as of everything else. Versions for which memory has no room go to the
-    /// directory, if there is one, which is made then.
+    /// directory, if there is one, which is made then. What was left of an earlier log there is removed.
     ///
     /// # Errors
     /// If the file needs its log, or the system refuses memory.

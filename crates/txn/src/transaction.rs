@@ -87,6 +87,12 @@ impl Transaction {
         self.snapshot.id
     }
 
+    /// Whether the log knows it by a number: it has begun to change something.
+    pub fn has_number(&self) -> bool {
+        // Relaxed: only the threads that have the transaction ask, and they change something one after the other.
+        self.number.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether its snapshot has been ended because it went beyond the limit. The transaction can then only be rolled
     /// back.
     #[inline]
@@ -452,11 +458,7 @@ impl Isolation for Transaction {
             place.copy_from_slice(bytes);
         }
         if is_first && state.exposure == Exposure::Entered {
-            let is_retracted = self.transactions.versions.retract_claim(before.image(), self.snapshot.id);
-            // Otherwise others could change the record first, and what is in the file would count as the later change.
-            if !is_retracted {
-                state.touch(before);
-            }
+            self.transactions.retract(&self.writes, &mut state, before);
         }
     }
 }

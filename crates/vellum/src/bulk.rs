@@ -1,8 +1,8 @@
 //! Loading a table from sorted input.
 
-use crate::{AsKey, AsValue, KeyType, Result, ValueType, encoding::Types, handle::Handle, nested};
+use crate::{AsKey, AsValue, Error, KeyType, Result, ValueType, encoding::Types, handle::Handle, nested};
 use std::{io::Read, marker::PhantomData};
-use vellum_access::BulkLoad;
+use vellum_access::{AccessError, BulkLoad};
 use vellum_base::PageId;
 use vellum_pool::Pool;
 
@@ -88,18 +88,34 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
     /// # Errors
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile,
     /// [`Conflict`](crate::ErrorKind::Conflict) if it was cleared, or an open transaction has changed or reserved records
-    /// of it, or loads, clears or drops it; also if a page cannot be written. After an error the table is as it was.
+    /// of it, or has tried to, or loads, clears or drops it; also if a page cannot be written. After an error the table is as it was.
     pub fn finish(self) -> Result<u64> {
         let Self { load, table, root, part, .. } = self;
         nested::check(table.inner.durable.pool());
         if let Some(part) = part {
             return part.finish(table, load);
         }
-        let finishing = table.begin_finishing(root)?;
-        let count = load.finish().map_err(|error| table.refused(error))?;
-        drop(finishing);
+        // A transaction that could not be rolled back until now may have removed records.
+        table.inner.undo_rest()?;
+        let count = load.finish_beside(|| table.begin_finishing(root).map_err(Failed::Other));
+        let count = count.map_err(|failed| match failed {
+            Failed::Load(error) => table.refused(error),
+            Failed::Other(error) => error,
+        })?;
         table.inner.commit()?;
         Ok(count)
+    }
+}
+
+/// Why a load has failed.
+enum Failed {
+    Load(AccessError),
+    Other(Error),
+}
+
+impl From<AccessError> for Failed {
+    fn from(error: AccessError) -> Self {
+        Self::Load(error)
     }
 }
 

@@ -65,7 +65,8 @@ pub(crate) struct OpenTable {
 
 #[derive(Default)]
 struct Life {
-    /// The uncommitted transaction that has created, cleared or dropped it, or is loading it.
+    /// The transaction that has created, cleared or dropped it, or is loading it, until this has taken effect; or the
+    /// load outside of transactions that is being finished.
     owner: Option<u64>,
     /// Whether it was dropped, or its creation was undone.
     is_gone: bool,

@@ -22,8 +22,13 @@ use crate::{
     owned::Fate,
     plant::Plant,
 };
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::Bound,
+    sync::{Arc, atomic},
+    time::Duration,
+};
 use vellum_access::{AccessError, BulkLoad, Tree, Writer};
+use vellum_base::primitive::{Instant, thread};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
 
@@ -211,24 +216,36 @@ impl Part for TransactionPart<'_> {
 }
 
 impl Handle {
-    /// Registers a load outside of transactions that is about to be finished in the tree with this root.
+    /// Registers a load outside of transactions whose records are about to be put into the tree with this root.
     ///
     /// # Errors
     /// As for [`OpenTable::begin_owning`].
     pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Finishing<'_>> {
-        let open = &*self.open;
+        /// For how long it waits for single operations that are in its way. What it has written would be in vain.
+        const PATIENCE: Duration = Duration::from_millis(20);
+        const PAUSE: Duration = Duration::from_micros(20);
+        // No transaction has this number, and no other load.
+        let number = u64::MAX - LOADS.fetch_add(1, atomic::Ordering::Relaxed);
+        let (open, begun) = (&*self.open, Instant::now());
         let begin = || match open.is_plain {
             true => open.begin_writing(None, root).map(Finishing::Beside),
-            false => open.begin_owning(LOADER, (root, false)).map(|()| Finishing::Alone(open)),
+            false => open.begin_owning(number, (root, false)).map(|()| Finishing::Alone(open)),
         };
-        with_name(begin().or_else(|_| self.inner.try_again(open, begin)), || self.name_now())
+        loop {
+            match begin().or_else(|_| self.inner.try_again(open, begin)) {
+                Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(PAUSE);
+                }
+                done => return with_name(done, || self.name_now()),
+            }
+        }
     }
 }
 
-/// Owns a table while a load outside of transactions is finished. No transaction has this number.
-const LOADER: u64 = u64::MAX;
+/// How many loads outside of transactions have been finished.
+static LOADS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// A load outside of transactions that is being finished.
+/// A load outside of transactions whose records are being put into its tree.
 pub(crate) enum Finishing<'t> {
     /// In a table without versions, which no transaction changes.
     Beside(#[expect(dead_code, reason = "it is dropped at the end")] Writing),

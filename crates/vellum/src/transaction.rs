@@ -154,7 +154,8 @@ impl Database {
     ///
     /// # Errors
     /// The error that `work` returns, except a conflict: the transaction is then rolled back. [`Error::OwnConflict`] if
-    /// something that `work` does outside the transaction conflicts with the transaction itself;
+    /// something that `work` does outside the transaction conflicts with the transaction itself, which is noticed unless
+    /// others commit something during each attempt;
     /// [`Error::HeldByThread`] if the transaction conflicts with one that this thread has begun before. Also the errors
     /// of [`commit`](Transaction::commit).
     #[track_caller]
@@ -347,28 +348,35 @@ impl Transaction {
         self.check()?;
         let Self { open, tables_read, .. } = self;
         let catalog = catalog::tree(open.inner.pool()).root();
+        let has_number = open.transaction.has_number();
         let committed = open.commit();
-        committed.inspect(running::note_commit).map_err(|error| {
-            let (tree, key) = match error {
-                CommitError::Invalidated { tree, key } => (tree, key),
-                CommitError::Ended => return Error::SnapshotTooOld,
-                CommitError::Failed(error) => return error.into(),
-            };
-            let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let name_of = |root| {
-                let table = tables.iter().find(|table| table.generation(root).is_some());
-                table.map(|table| table.name.to_string())
-            };
-            if tree != catalog {
-                let table = name_of(tree).unwrap_or_else(|| format!("with the root {tree}"));
-                return Error::Conflict { table, key: key.to_vec(), committed: true };
-            }
-            // What a serializable transaction reads of the catalog are tables, and whether their trees are doomed.
-            match catalog::doomed_root(&key) {
-                Some(root) => conflict(&name_of(root).unwrap_or_default(), true),
-                None => conflict(&String::from_utf8_lossy(&key), true),
-            }
-        })
+        committed
+            .inspect(|inner| {
+                if has_number {
+                    running::note_commit(inner)
+                }
+            })
+            .map_err(|error| {
+                let (tree, key) = match error {
+                    CommitError::Invalidated { tree, key } => (tree, key),
+                    CommitError::Ended => return Error::SnapshotTooOld,
+                    CommitError::Failed(error) => return error.into(),
+                };
+                let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let name_of = |root| {
+                    let table = tables.iter().find(|table| table.generation(root).is_some());
+                    table.map(|table| table.name.to_string())
+                };
+                if tree != catalog {
+                    let table = name_of(tree).unwrap_or_else(|| format!("with the root {tree}"));
+                    return Error::Conflict { table, key: key.to_vec(), committed: true };
+                }
+                // What a serializable transaction reads of the catalog are tables, and whether their trees are doomed.
+                match catalog::doomed_root(&key) {
+                    Some(root) => conflict(&name_of(root).unwrap_or_default(), true),
+                    None => conflict(&String::from_utf8_lossy(&key), true),
+                }
+            })
     }
 
     /// # Errors

@@ -17,7 +17,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use vellum_base::PAGE_SIZE;
 
@@ -42,8 +42,10 @@ pub struct DiskFile {
     resized: AtomicBool,
     /// The error number of the first failed sync; 0 as long as none has failed.
     sync_failure: AtomicI32,
-    /// Locked during a sync.
-    syncing: Mutex<()>,
+    /// How many syncs have begun.
+    syncs_begun: AtomicU64,
+    /// The number of the last one that has ended; locked during a sync.
+    syncs_ended: Mutex<u64>,
 }
 
 impl DiskFile {
@@ -80,7 +82,8 @@ impl DiskFile {
             writing: Arc::default(),
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
-            syncing: Mutex::default(),
+            syncs_begun: AtomicU64::new(0),
+            syncs_ended: Mutex::default(),
         })
     }
 
@@ -187,19 +190,26 @@ impl File for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        // SeqCst: a sync with a greater number began after this, and so after all writes that the caller knows of.
+        let before = self.syncs_begun.load(Ordering::SeqCst);
         // One after the other: the system tells of a failure once, and the other thread would be told that all is well.
-        let _syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.syncs_ended.lock().unwrap_or_else(PoisonError::into_inner);
         // Acquire and release: a failure that a thread finds is final; nothing else is ordered by it.
         let failure = self.sync_failure.load(Ordering::Acquire);
         if failure != 0 {
             return Err(io::Error::from_raw_os_error(failure));
         }
+        if *ended > before {
+            return Ok(());
+        }
+        let number = self.syncs_begun.fetch_add(1, Ordering::SeqCst) + 1;
         let resized = self.resized.swap(false, Ordering::AcqRel);
         let outcome = if resized { self.plain.file.sync_all() } else { self.plain.file.sync_data() };
         if let Err(error) = &outcome {
-            let number = error.raw_os_error().unwrap_or(libc::EIO);
-            self.sync_failure.store(number, Ordering::Release);
+            let failure = error.raw_os_error().unwrap_or(libc::EIO);
+            self.sync_failure.store(failure, Ordering::Release);
         }
+        *ended = number;
         outcome
     }
 

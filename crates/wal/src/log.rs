@@ -200,7 +200,7 @@ impl Log {
     /// log [begins](Self::begin) at the [end](Self::end) of this one.
     ///
     /// # Errors
-    /// If the system cannot remove a file. The next log gives up what is left.
+    /// If the system cannot remove a file. The next log gives up what is left; so does an opening without a log.
     pub fn remove(&self) -> Result<(), LogError> {
         self.end_with(Failure::Removed);
         // Whatever is being made or written is finished first.

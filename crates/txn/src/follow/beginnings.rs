@@ -12,9 +12,12 @@ pub(super) struct Beginnings(VecDeque<(Lsn, Lsn)>);
 
 impl Beginnings {
     /// Whether the log, which ends at `end`, has grown so much that [`add`](Self::add) is due. It never is before the
-    /// first one.
-    pub fn are_outdated(&self, end: Lsn) -> bool {
-        self.0.back().is_some_and(|(last, _)| end.0.saturating_sub(last.0) >= STEP_BYTES)
+    /// first one. If everything has been read up to `position`, any growth counts as long as something before is kept: it
+    /// may be the log of a transaction that has ended.
+    pub fn are_outdated(&self, end: Lsn, position: Option<Lsn>) -> bool {
+        let is_held = position.is_some_and(|at| self.0.front().is_some_and(|(_, first)| *first < at));
+        let step = if is_held { 1 } else { STEP_BYTES };
+        self.0.back().is_some_and(|(last, _)| end.0.saturating_sub(last.0) >= step)
     }
 
     /// No transaction that is open at `at` or later began before `first`.
@@ -39,7 +42,7 @@ mod tests {
     #[test]
     fn what_was_known_at_a_place_counts_up_to_the_next_one() {
         let mut beginnings = Beginnings::default();
-        assert!(!beginnings.are_outdated(Lsn(1 << 30)));
+        assert!(!beginnings.are_outdated(Lsn(1 << 30), None));
         assert_eq!(beginnings.before(Lsn(1)), Lsn(0));
         beginnings.add(Lsn(100), Lsn(50));
         beginnings.add(Lsn(200), Lsn(150));
@@ -48,9 +51,13 @@ mod tests {
             [100, 199, 200, 299].map(|position| beginnings.before(Lsn(position)).0),
             [50, 50, 150, 150]
         );
+        let are_outdated = |beginnings: &Beginnings, end, position: Option<u64>| {
+            beginnings.are_outdated(Lsn(end), position.map(Lsn))
+        };
+        assert!(are_outdated(&beginnings, 301, Some(301)) && !are_outdated(&beginnings, 300, Some(300)));
         assert_eq!([300, 1 << 40].map(|position| beginnings.before(Lsn(position)).0), [300, 300]);
-        assert!(
-            !beginnings.are_outdated(Lsn(299 + STEP_BYTES)) && beginnings.are_outdated(Lsn(300 + STEP_BYTES))
-        );
+        assert!(!are_outdated(&beginnings, 299 + STEP_BYTES, None));
+        assert!(are_outdated(&beginnings, 300 + STEP_BYTES, None));
+        assert!(!are_outdated(&beginnings, 301, Some(300)), "nothing before is kept");
     }
 }

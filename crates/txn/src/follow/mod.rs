@@ -171,7 +171,8 @@ impl Follower {
     fn keep(&mut self) {
         let Some(kept) = &self.kept else { return };
         let log = self.source.log();
-        if self.beginnings.are_outdated(log.end()) {
+        let is_caught_up = self.reader.at() >= log.end();
+        if self.beginnings.are_outdated(log.end(), is_caught_up.then_some(self.position)) {
             let (end, oldest) = self.transactions.needed_at(|| log.end());
             self.beginnings.add(end, oldest);
         }

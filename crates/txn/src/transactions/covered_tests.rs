@@ -17,7 +17,7 @@ use vellum_access::{
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
 use vellum_base::{Lsn, PageId};
-use vellum_pool::PageKeeper as _;
+use vellum_pool::{LsnClock, PageKeeper as _};
 use vellum_vm::SimulatedDisk;
 
 const TREE: PageId = PageId(9);
@@ -405,4 +405,28 @@ fn a_covered_transaction_sees_its_own_changes_while_another_cover_takes_them() {
     generations.count(&second);
     second.rest();
     assert_eq!(see(), Seen::Leaf);
+}
+
+#[test]
+fn a_claim_that_was_taken_back_and_stays_is_found_in_a_settled_leaf() {
+    let spill = Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0);
+    let clock = Arc::<LsnClock>::default();
+    while clock.advance() <= Lsn(100) {}
+    let places = Places::Clock(clock);
+    let transactions = Transactions::new(1, SnapshotLimit::default(), spill, Default::default(), places);
+    let covered = begin(&transactions, false);
+    cover(&transactions);
+    // There is a generation, to which its version may be on its way.
+    let writes = begin_writing(&transactions, &covered);
+    let claim = |by| transactions.claim(by, (TREE, &key(7)[..], Lsn(50)), None, Intent::SameLength).unwrap();
+    drop(claim((&*writes, &covered)).unwrap_or_else(|refusal| panic!("{refusal:?}")));
+    let mut state = writes.lock();
+    let (before, is_first) = state.take_claim().unwrap();
+    assert!(is_first);
+    transactions.retract(&writes, &mut state, before);
+    drop(state);
+    let other = begin(&transactions, false);
+    assert!(Lsn(50) < other.settled);
+    let others = begin_writing(&transactions, &other);
+    assert_eq!(claim((&*others, &other)).map(drop), Err(Refusal::Open));
 }

@@ -2,7 +2,7 @@
 
 use super::{Snapshot, State, Transactions};
 use crate::{
-    before::BeforeImage,
+    before::{Before, BeforeImage},
     exposure::Exposure,
     lock_order::OrderedGuard,
     plant::{Bug, planted},
@@ -121,10 +121,24 @@ impl Transactions {
 
     /// The record that a transaction has claimed last stays as it is, and stays claimed. Its leaf is latched.
     pub fn reserve(&self, state: &mut write_set::State) {
+        self.note_reserved();
+        state.keep_claim();
+    }
+
+    /// A transaction takes its first claim of a record back; the leaf is latched. It stays claimed if its version is on its
+    /// way to the file: there it would count as later than what others change after that.
+    pub fn retract(&self, writes: &WriteSet, state: &mut write_set::State, before: Before) {
+        if !self.versions.retract_claim(before.image(), writes.id()) {
+            self.note_reserved();
+            state.touch(before);
+        }
+    }
+
+    /// Notes that a record is claimed that has not been changed.
+    fn note_reserved(&self) {
         // An open transaction that has reserved a record holds back the place up to which everything has settled, and
         // one that ends is seen by all that begin later. So this concerns only snapshots up to this place.
         self.reserved.0.fetch_max(self.places.end().0, Ordering::Relaxed);
-        state.keep_claim();
     }
 
     /// A transaction has undone all its changes: others may change the records that it has claimed.

@@ -16,15 +16,15 @@ use vellum::{
 };
 use vellum_vm::{FileOperation, SimulatedDisk};
 
-const NUMBERS: TableName<u32, str> = TableName::new("numbers");
+pub(crate) const NUMBERS: TableName<u32, str> = TableName::new("numbers");
 
-fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
+pub(crate) fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
     let disk = SimulatedDisk::new(seed);
     let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
     (disk, database)
 }
 
-fn open(disk: SimulatedDisk) -> Database {
+pub(crate) fn open(disk: SimulatedDisk) -> Database {
     Database::open_in(Arc::new(disk), "data", &options()).unwrap()
 }
 
@@ -36,11 +36,11 @@ fn pages(database: &Database) -> u64 {
 }
 
 /// So many entries, some of them large.
-fn entries(count: u32) -> impl Iterator<Item = (u32, String)> {
+pub(crate) fn entries(count: u32) -> impl Iterator<Item = (u32, String)> {
     (0..count).map(|number| (number, "x".repeat(if number % 400 == 7 { 20_000 } else { 100 })))
 }
 
-fn count(table: &Table<u32, str>) -> u64 {
+pub(crate) fn count(table: &Table<u32, str>) -> u64 {
     table.count(..).unwrap()
 }
 
@@ -546,39 +546,5 @@ fn it_is_refused_where_nothing_may_be_changed() {
     assert_eq!(transaction.bulk_load(&numbers, entries(0)).unwrap(), 0);
     transaction.commit().unwrap();
     assert_eq!((count(&later), count(&numbers)), (2, 0));
-    assert_clean(&database);
-}
-
-#[test]
-fn a_load_outside_of_transactions_is_refused_while_one_has_removed_or_reserved_records() {
-    let (disk, database) = database(91, &options());
-    let numbers = database.create_table(NUMBERS).unwrap();
-    // What was put in the same transaction is not there any more, nor is what was there before it.
-    let transaction = database.begin().unwrap();
-    transaction.insert(&numbers, 1, "inserted").unwrap();
-    transaction.remove(&numbers, 1).unwrap();
-    assert_conflict(numbers.bulk_load(entries(10)), false);
-    transaction.rollback().unwrap();
-    numbers.put(1, "put").unwrap();
-    let transaction = database.begin().unwrap();
-    transaction.remove(&numbers, 1).unwrap();
-    assert_conflict(numbers.bulk_load(entries(10)), false);
-    assert_eq!(numbers.get(1).unwrap().as_deref(), Some("put"));
-    transaction.commit().unwrap();
-    let transaction = database.begin().unwrap();
-    assert!(transaction.get_for_update(&numbers, 1).unwrap().is_none());
-    assert_conflict(numbers.bulk_load(entries(10)), false);
-    drop(transaction);
-    // Of another table, of which nothing is loaded.
-    let other = database.create_table("other").unwrap();
-    let transaction = database.begin().unwrap();
-    transaction.put(&other, "key", "value").unwrap();
-    assert_eq!(numbers.bulk_load(entries(500)).unwrap(), 500);
-    transaction.put(&numbers, 1, "changed").unwrap();
-    transaction.rollback().unwrap();
-    assert_eq!((count(&numbers), numbers.get(1).unwrap().map(|value| value.len())), (500, Some(100)));
-    drop((numbers, other, database));
-    let database = open(disk.crash());
-    assert_eq!(count(&database.table(NUMBERS).unwrap()), 500);
     assert_clean(&database);
 }

@@ -34,6 +34,7 @@ mod nested_runs;
 mod not_undone;
 mod old_archives;
 mod old_snapshots;
+mod outside_loads;
 mod paths;
 mod plain_tables;
 mod points;

@@ -120,7 +120,19 @@ impl<P: Pager> BulkLoad<'_, P> {
     /// [`AccessError::NotEmpty`] if the tree has received records meanwhile; [`AccessError::LoadFailed`] after an
     /// earlier failure; and if a page cannot be written. The tree is then unchanged, and what was written is freed.
     pub fn finish(self) -> Result<u64, AccessError> {
-        self.finish_for(None)
+        self.finish_beside(|| Ok(()))
+    }
+
+    /// [`finish`](Self::finish) that calls `begin` when everything has been written, shortly before the tree gets the
+    /// records. What that returns is dropped when the tree has them.
+    ///
+    /// # Errors
+    /// As for `finish`, and those of `begin`, with the same effect.
+    pub fn finish_beside<G, E: From<AccessError>>(
+        self,
+        begin: impl FnOnce() -> Result<G, E>,
+    ) -> Result<u64, E> {
+        self.finish_for(None, begin)
     }
 
     /// [`finish`](Self::finish) as part of the transaction with this number in the log, which has changed something
@@ -130,26 +142,29 @@ impl<P: Pager> BulkLoad<'_, P> {
     /// # Errors
     /// As for `finish`.
     pub fn finish_in(self, transaction: u64) -> Result<u64, AccessError> {
-        self.finish_for(Some(transaction))
+        self.finish_for(Some(transaction), || Ok(()))
     }
 
-    fn finish_for(mut self, transaction: Option<u64>) -> Result<u64, AccessError> {
+    fn finish_for<G, E: From<AccessError>>(
+        mut self,
+        transaction: Option<u64>,
+        begin: impl FnOnce() -> Result<G, E>,
+    ) -> Result<u64, E> {
         if self.failed {
-            return Err(AccessError::LoadFailed);
+            return Err(AccessError::LoadFailed.into());
         }
         if self.count == 0 {
-            return Ok(0);
+            return begin().map(|_| 0);
         }
         let top = self.complete()?;
         let _undivided = Undivided::begin(self.tree.pager);
-        let mut group = self.pages.settle()?;
+        let mut group = self.pages.settle().map_err(AccessError::from)?;
         transaction.into_iter().for_each(|number| group.of_transaction(number));
         let Self { tree, pages, count, .. } = self;
         let mut pages = Some(pages);
-        if !tree.pager.run(|| tree.try_install(&top, &mut group, &mut pages))? {
-            return Err(AccessError::NotEmpty);
-        }
-        Ok(count)
+        let _begun = begin()?;
+        let installed = tree.pager.run(|| tree.try_install(&top, &mut group, &mut pages));
+        if installed.map_err(AccessError::from)? { Ok(count) } else { Err(AccessError::NotEmpty.into()) }
     }
 
     /// Appends a record of any kind.

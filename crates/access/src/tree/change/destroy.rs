@@ -15,7 +15,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ///
     /// # Errors
     /// If a page cannot be read: then the pages below it are not freed, and all others are. The first error is
-    /// returned.
+    /// returned. If the log has no room: then nothing has happened.
     pub fn destroy(self) -> Result<(), AccessError> {
         self.pager.admit_changes()?;
         let (extents, result) = self.extents();
@@ -43,7 +43,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// [`while_current`](Self::while_current). A thread that reads it finds the old records, or nothing.
     ///
     /// # Errors
-    /// If a page cannot be read: then the tree is unchanged.
+    /// If a page cannot be read, or the log has no room: then the tree is unchanged.
     pub fn truncate(&self) -> Result<(), AccessError> {
         self.pager.admit_changes()?;
         let (mut extents, found) = self.extents();

@@ -1,0 +1,76 @@
+//! Bulk loads outside of transactions, beside transactions that change the same table.
+
+use crate::{
+    loading::{NUMBERS, count, database, entries, open},
+    support::{assert_clean, assert_conflict, options},
+};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+#[test]
+fn a_load_outside_of_transactions_is_refused_while_one_has_removed_or_reserved_records() {
+    let (disk, database) = database(91, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    // What was put in the same transaction is not there any more, nor is what was there before it.
+    let transaction = database.begin().unwrap();
+    transaction.insert(&numbers, 1, "inserted").unwrap();
+    transaction.remove(&numbers, 1).unwrap();
+    assert_conflict(numbers.bulk_load(entries(10)), false);
+    transaction.rollback().unwrap();
+    numbers.put(1, "put").unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.remove(&numbers, 1).unwrap();
+    assert_conflict(numbers.bulk_load(entries(10)), false);
+    assert_eq!(numbers.get(1).unwrap().as_deref(), Some("put"));
+    transaction.commit().unwrap();
+    let transaction = database.begin().unwrap();
+    assert!(transaction.get_for_update(&numbers, 1).unwrap().is_none());
+    assert_conflict(numbers.bulk_load(entries(10)), false);
+    drop(transaction);
+    // Of another table, of which nothing is loaded.
+    let other = database.create_table("other").unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.put(&other, "key", "value").unwrap();
+    assert_eq!(numbers.bulk_load(entries(500)).unwrap(), 500);
+    transaction.put(&numbers, 1, "changed").unwrap();
+    transaction.rollback().unwrap();
+    assert_eq!((count(&numbers), numbers.get(1).unwrap().map(|value| value.len())), (500, Some(100)));
+    drop((numbers, other, database));
+    let database = open(disk.crash());
+    assert_eq!(count(&database.table(NUMBERS).unwrap()), 500);
+    assert_clean(&database);
+}
+
+#[test]
+fn loads_outside_of_transactions_and_transactions_at_once_lose_nothing() {
+    for round in 0..60 {
+        let (_, database) = database(round, &options());
+        let numbers = database.create_table(NUMBERS).unwrap();
+        let is_over = AtomicBool::new(false);
+        let loaded = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let transaction = database.begin().unwrap();
+                    let _ =
+                        transaction.insert(&numbers, 1, "mine").and_then(|_| transaction.remove(&numbers, 1));
+                    drop(transaction);
+                }
+            });
+            let load = |count| {
+                numbers.bulk_loader().and_then(|mut loader| {
+                    entries(count).try_for_each(|(key, value)| loader.push(key, value))?;
+                    loader.finish()
+                })
+            };
+            let loads = [300, 0, 500].map(|count| scope.spawn(move || load(count)));
+            let loaded: u64 = loads.into_iter().map(|load| load.join().unwrap().unwrap_or(0)).sum();
+            is_over.store(true, Ordering::Relaxed);
+            loaded
+        });
+        assert!([0, 300, 500].contains(&loaded));
+        assert_eq!(count(&numbers), loaded, "round {round}");
+        assert_eq!(numbers.get(1).unwrap().map_or(0, |value| value.len()), if loaded > 0 { 100 } else { 0 });
+    }
+}
