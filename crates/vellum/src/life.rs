@@ -66,7 +66,7 @@ pub(crate) struct OpenTable {
 #[derive(Default)]
 struct Life {
     /// The transaction that has created, cleared or dropped it, or is loading it, until this has taken effect; or the
-    /// load outside of transactions that is being finished.
+    /// load outside of transactions whose records are being put into the tree.
     owner: Option<u64>,
     /// Whether it was dropped, or its creation was undone.
     is_gone: bool,

@@ -273,8 +273,8 @@ impl Inner {
     }
 
     /// Repeats an attempt, in case an ended transaction was in its way: one that was not rolled back until now, or one
-    /// that owns the table and is about to let go of it. A load outside of transactions that is being finished is such an
-    /// owner.
+    /// that owns the table and is about to let go of it. So does a load outside of transactions whose records are being
+    /// put into the tree.
     ///
     /// # Errors
     /// Those of the last attempt; if a transaction cannot be rolled back, why.
