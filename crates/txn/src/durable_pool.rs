@@ -169,16 +169,13 @@ impl DurablePool {
         // Before the superblocks are written, which is before anything is logged.
         file.set_log_archived(archive.is_some());
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
+        let (is_fresh, is_continued) = (file.is_fresh(), file.needs_recovery());
         let mut is_given_up = false;
-        let log = if file.needs_recovery() {
-            let log = Log::open(directory.clone(), &options, file.undo(), |record| {
+        let log = if is_continued {
+            Log::open(directory.clone(), &options, file.undo(), |record| {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
-            })?;
-            file.begin_life(log.former_end());
-            // From now on space is used that the last checkpoint gave up.
-            file.confirm()?;
-            log
+            })?
         } else {
             is_given_up = Log::is_there(&*directory)?;
             if is_given_up {
@@ -187,29 +184,45 @@ impl DurablePool {
             Log::begin(directory.clone(), &options)?
         };
         let log = Arc::new(log);
+        let spill = Spill::new(Some(directory), settings.version_memory_bytes);
+        let opened = Self::begin_life(&mut file, &log, is_continued)
+            .and_then(|()| {
+                // From now on nothing is given up before it is archived.
+                let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
+                archiver.map_err(|source| TxnError::Thread { source })
+            })
+            .and_then(|archiver| Self::start(file, (&log, archiver, spill), told, settings, begun))
+            .and_then(|opened| {
+                // Places in the log that was given up may be known outside, and are not used again: the close notes where
+                // this one ends.
+                if is_given_up {
+                    opened.pool.mark_in_use()?;
+                }
+                Ok(opened)
+            });
+        if opened.is_err() && is_fresh {
+            // The log has nothing that is needed, and would be in the way of the next creation.
+            let _ = log.remove();
+        } else if opened.is_err() && is_continued {
+            // An opening that is tried again and again takes no more room.
+            let _ = log.withdraw();
+        }
+        opened
+    }
+
+    /// Begins a life of the database, if its log is continued, and tells the log of all lives.
+    fn begin_life(file: &mut PoolFile, log: &Log, is_continued: bool) -> Result<(), TxnError> {
+        if is_continued {
+            file.begin_life(log.former_end());
+            // From now on space is used that the last checkpoint gave up.
+            file.confirm()?;
+        }
         let (lives, are_some_forgotten) = file.lives();
         lives.into_iter().for_each(|(begin, number)| log.lives.note(begin, number));
         if are_some_forgotten {
             log.lives.note_forgotten();
         }
-        let is_fresh = file.is_fresh();
-        // From now on nothing is given up before it is archived.
-        let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
-        let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
-        let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let opened = Self::start(file, (&log, archiver, spill), told, settings, begun).and_then(|opened| {
-            // Places in the log that was given up may be known outside, and are not used again: the close notes where
-            // this one ends.
-            if is_given_up {
-                opened.pool.mark_in_use()?;
-            }
-            Ok(opened)
-        });
-        if is_fresh && opened.is_err() {
-            // The log has nothing that is needed, and would be in the way of the next creation.
-            let _ = log.remove();
-        }
-        opened
+        Ok(())
     }
 
     /// Starts a pool after the log has been analysed.

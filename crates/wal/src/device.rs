@@ -383,6 +383,12 @@ impl Device {
         self.files.segments.first_key_value().is_some_and(|(number, _)| *number < first)
     }
 
+    /// The numbers of the segment that is being written and of those that are prepared: the whole timeline, if nothing
+    /// was appended to it.
+    pub fn begun_numbers(&self) -> Vec<u64> {
+        std::iter::once(self.number).chain(self.files.prepared.keys().copied()).collect()
+    }
+
     /// How many bytes the segments have that have been begun.
     pub fn begun_bytes(&self) -> u64 {
         self.files.segments.len() as u64 * self.files.geometry.segment_bytes

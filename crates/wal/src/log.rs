@@ -8,6 +8,8 @@
 //! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked.
 //! Files are made and removed while the device is not locked, so that no flush waits for it.
 
+mod removal;
+
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
     archive_bell::ArchiveBell,
@@ -196,18 +198,6 @@ impl Log {
         lock(&self.device).reread(from)
     }
 
-    /// Removes the log, durably: the database is closed, and no longer needs it. The log accepts nothing more. The next
-    /// log [begins](Self::begin) at the [end](Self::end) of this one.
-    ///
-    /// # Errors
-    /// If the system cannot remove a file. The next log gives up what is left; so does an opening without a log.
-    pub fn remove(&self) -> Result<(), LogError> {
-        self.end_with(Failure::Removed);
-        // Whatever is being made or written is finished first.
-        let (_maker, _device) = (lock(&self.maker), lock(&self.device));
-        remove_all(&*self.directory, &self.options)
-    }
-
     /// Whether records survive the process as soon as they are filled, because the buffer lies in a mapped file.
     /// Otherwise they do once they have been written.
     pub fn has_mapped_buffer(&self) -> bool {
@@ -221,11 +211,6 @@ impl Log {
     pub fn check(&self) -> Result<(), LogError> {
         let failure = lock(&self.turn).failure.clone();
         failure.map_or(Ok(()), |failure| Err(failure.error()))
-    }
-
-    /// Whether it was [removed](Self::remove).
-    pub fn is_removed(&self) -> bool {
-        matches!(lock(&self.turn).failure, Some(Failure::Removed))
     }
 
     /// Reserves the place of a record whose frame has `frame_bytes`.

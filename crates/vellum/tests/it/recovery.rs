@@ -3,7 +3,7 @@
 use crate::support::options;
 use std::sync::Arc;
 use vellum::{Database, Durability, Error, ErrorKind, Options};
-use vellum_vm::{CrashModel, Faults, FileOperation, SimulatedDisk};
+use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
 
 fn key(number: u32) -> [u8; 4] {
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
@@ -450,4 +450,48 @@ fn a_transaction_that_could_not_be_rolled_back_is_when_the_disk_works_again() {
     database.close().unwrap();
     let database = Database::open_in(disk, "data", &options).unwrap();
     assert!(database.recovery().is_none() && database.verify(|_| {}).is_clean());
+}
+
+#[test]
+fn openings_that_fail_again_and_again_take_no_more_room() {
+    let disk = SimulatedDisk::new(1);
+    let options = options().durability(Durability::Deferred);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    for number in 0..3000 {
+        table.put(key(number), value(number)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    // Recovery undoes this, and reads the pages for that.
+    let open = database.begin().unwrap();
+    for number in 0..300 {
+        open.put(&table, key(10 * number), "never committed").unwrap();
+    }
+    database.sync().unwrap();
+    let killed = Arc::new(disk.kill());
+    drop((open, table, database));
+
+    let segments = |disk: &SimulatedDisk| {
+        let names = Directory::names(disk).unwrap();
+        names.iter().filter(|name| name.starts_with("segment-")).count()
+    };
+    let (before, mut failed) = (segments(&killed), 0);
+    for n in 1..60 {
+        let disk = Arc::new(killed.kill());
+        for _ in 0..20 {
+            disk.fail_nth(n);
+            let opened = Database::open_in(disk.clone(), "data", &options);
+            disk.heal();
+            if opened.is_ok() {
+                break;
+            }
+            failed += 1;
+            assert!(segments(&disk) <= before + 1, "{} after {before}, operation {n}", segments(&disk));
+        }
+        let database = Database::open_in(disk, "data", &options).unwrap();
+        let table = database.table("table").unwrap();
+        assert!((0..3000).all(|number| table.get(key(number)).unwrap() == Some(value(number))), "{n}");
+        assert!(database.verify(|_| {}).is_clean(), "{n}");
+    }
+    assert!(failed > 20, "{failed}");
 }
