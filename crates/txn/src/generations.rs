@@ -201,7 +201,9 @@ impl Generations {
         let mut gone = Vec::new();
         let mut all = self.all.write();
         let had_cover = all.iter().any(|generation| generation.cover.is_some());
-        let has_covered = all.iter().any(|generation| generation.covers(oldest.transaction));
+        // Or is about to cover: then what it has been given so far may already be needed.
+        let has_covered =
+            all.iter().any(|generation| generation.covers(oldest.transaction) || generation.is_begun_cover());
         all.retain(|generation| {
             let covers = generation.covers(oldest.transaction);
             let is_needed = covers || generation.is_needed(oldest, has_covered);

@@ -115,6 +115,9 @@ impl Generations {
 
     /// The generation is complete and covers these snapshots. Returns false if a page could not be kept.
     pub fn complete(&self, generation: &Generation, covered: Covered) -> bool {
+        // So that a thread that drops generations does so before this, when the generation still takes versions, or finds
+        // what it covers.
+        let _all = self.all.read();
         let contents = generation.contents.lock();
         if contents.has_failed {
             return false;
@@ -269,6 +272,11 @@ impl Generation {
         self.cover.as_ref().is_some_and(|cover| transaction <= cover.covered.load(Ordering::Acquire))
     }
 
+    /// Whether it is to cover snapshots, and does not yet.
+    pub(super) fn is_begun_cover(&self) -> bool {
+        self.cover.is_some() && self.contents.lock().is_taking
+    }
+
     fn place(&self) -> Lsn {
         Lsn(self.cover.as_ref().map_or(0, |cover| cover.place.load(Ordering::Acquire)))
     }
@@ -300,5 +308,47 @@ impl Generation {
     fn may_have_writer(&self, transaction: u64) -> bool {
         let contents = self.contents.lock();
         contents.is_taking || contents.writers.contains_key(&transaction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generations::Oldest;
+    use vellum_base::primitive::thread;
+    use vellum_vm::SimulatedDisk;
+
+    /// A thread completes a cover while another one drops what no snapshot needs.
+    fn complete_beside_another(file: &SpillFile) {
+        let generations = Generations::new(Arc::default());
+        let generation = generations.begin_cover(file, 1000).unwrap();
+        let completing = generations.clone();
+        let complete = thread::spawn(move || {
+            assert!(completing.complete(&generation, Covered { id: 3, time: 2 }));
+            generation.rest();
+        });
+        // Of the snapshots that it covers, the last one is open.
+        generations.prune(&Oldest { of_all: 2, of_others: 2, transaction: 3 });
+        complete.join().unwrap();
+        assert_eq!(generations.all().len(), 1, "what covers an open snapshot has been dropped");
+        generations.prune(&Oldest { of_all: 2, of_others: 2, transaction: 4 });
+        assert!(generations.is_empty());
+    }
+
+    fn file() -> SpillFile {
+        SpillFile::new(Some(Arc::new(SimulatedDisk::new(1))), 1 << 20)
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn a_cover_stays_that_is_completed_while_others_are_dropped() {
+        let file = file();
+        (0..500).for_each(|_| complete_beside_another(&file));
+    }
+
+    #[cfg(shuttle)]
+    #[test]
+    fn a_cover_stays_however_threads_meet() {
+        shuttle::check_random(|| complete_beside_another(&file()), 2000);
     }
 }

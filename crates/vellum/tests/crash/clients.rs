@@ -5,11 +5,11 @@
 //! In each transaction it notes how far the others are. So after a crash it is known exactly what must be there: of each
 //! client a first part of its commits, at least what was acknowledged, nothing in part; if a commit is there all that it
 //! has seen is there; and all the money is. Some of them count it. Meanwhile each sees what the others had done before it looked, and
-//! nothing that they have not asked to be committed.
+//! nothing that they have not asked to be committed. Often a thread [watches](watch) old snapshots.
 //!
 //! How threads meet is not in the seed, but with `--cfg shuttle` (see `schedule`).
 
-use crate::for_seeds;
+use crate::{for_seeds, watcher::watch};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -420,15 +420,21 @@ fn live(
         progress: &progress,
     };
     let pause = Duration::from_millis(random.random_range(1..40));
+    let watcher = random.random_ratio(1, 2).then(|| StdRng::seed_from_u64(random.random()));
+    let is_watched = AtomicBool::new(false);
     thread::scope(|scope| {
         let work = &work;
+        let watcher = watcher.map(|random| scope.spawn(|| watch(database, table, &is_watched, random)));
         let threads: Vec<_> =
             clients.iter_mut().map(|client| scope.spawn(move || client.work(work))).collect();
         if !is_last {
             thread::sleep(pause);
             is_over.store(true, SeqCst);
         }
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        is_watched.store(true, SeqCst);
+        let watched = watcher.map(|thread| thread.join().unwrap());
+        outcomes.into_iter().map(|outcome| outcome.unwrap()).chain(watched).collect()
     })
 }
 

@@ -55,6 +55,7 @@ mod table_requests;
 mod tables;
 #[cfg(not(shuttle))]
 mod tracer;
+mod watcher;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
