@@ -156,8 +156,10 @@ impl Allocator {
     pub(crate) fn latch_blank(&self, page: PageId, kind: PageKind) -> Result<(), PoolError> {
         let (extent, table) = (Extent::page(page), self.table());
         loop {
-            let reserve = |extent| self.evictor().reserve(extent).map(|()| true);
-            if self.io.faults.enter(&Miss::certain(extent), reserve)? == Begun::Reading {
+            let (faults, miss) = (&self.io.faults, Miss::certain(extent));
+            faults.check_bounds(extent)?;
+            faults.prepare(&miss)?;
+            if faults.latch_reserved(&miss)? == Begun::Reading {
                 return self.admit_blank(page, kind);
             }
             let state = table.state(page);

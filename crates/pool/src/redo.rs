@@ -72,8 +72,7 @@ impl Redoer {
     fn latch(&self, extent: Extent) -> Result<bool, PoolError> {
         let io = &self.allocator.io;
         while self.allocator.storage().is_allocated(extent) {
-            let reserve = |extent| self.allocator.evictor().reserve(extent).map(|()| true);
-            match io.faults.latch_missing(&Miss::certain(extent), reserve) {
+            match io.faults.latch_reserved(&Miss::certain(extent)) {
                 Ok(Begun::Latched) => io.wait(extent.head, Want::Exclusive),
                 Ok(begun) => return Ok(begun == Begun::Reading),
                 // The page has been freed meanwhile.

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{process::Command, sync::Arc};
 use vellum_base::{Extent, HeaderFault, Lsn, PAGE_SIZE, PageId, PageKind, stamp_checksum};
 use vellum_pool::{Allocation, Fault, Interrupt, Navigation, Pool, PoolError, PoolOptions};
-use vellum_vm::{Faults, File, Image, SimulatedFile, VmError};
+use vellum_vm::{Faults, File, FileOperation, Image, SimulatedFile, VmError};
 
 fn options() -> PoolOptions {
     PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24).background_eviction(false)
@@ -130,6 +130,20 @@ fn a_damaged_superblock_is_written_again_and_nothing_else() {
             drop(pool);
             file.flip_bit(byte * 8);
         }
+    }
+}
+
+#[test]
+fn a_superblock_that_is_damaged_while_the_file_is_open_is_written_before_the_other() {
+    let (image, ..) = sample();
+    for page in 0..2u64 {
+        let file = SimulatedFile::from_image(1, image.clone());
+        let pool = open(&file).unwrap();
+        file.flip_bit((page * PAGE_SIZE as u64 + 100) * 8);
+        assert_eq!(pool.damaged_superblocks(), [PageId(page)]);
+        file.fail_nth_of(FileOperation::Write, 2);
+        assert!(pool.mend_superblocks().is_err());
+        assert_eq!(pool.damaged_superblocks(), [], "the sound copy was risked first, {page}");
     }
 }
 

@@ -43,9 +43,12 @@ impl Storage {
             if !is_new {
                 self.keep_map_room([])?;
             }
-            superblock.state = State::Logged;
-            let end = superblock.redo;
-            log.note_life(end, superblock.lives.begin(end));
+            // An attempt before may have failed to write it: this is the same life.
+            if superblock.state != State::Logged {
+                superblock.state = State::Logged;
+                let end = superblock.redo;
+                log.note_life(end, superblock.lives.begin(end));
+            }
             superblock.redo = superblock.redo.max(log.end());
             superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;

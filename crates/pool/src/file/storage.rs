@@ -28,7 +28,7 @@ use crate::{
     undo_space::UndoSpace,
 };
 use std::{ops::RangeInclusive, sync::Arc};
-use vellum_base::primitive::Instant;
+use vellum_base::primitive::{Instant, thread};
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
 
@@ -146,10 +146,16 @@ impl Storage {
     /// is new. Zero without a log.
     pub(crate) fn lsn_past_log(&self) -> Lsn {
         let Some(log) = self.log() else { return Lsn(0) };
-        // In this order: while a checkpoint begins, `images_from` is beyond all places, and its redo point is yet to
-        // come.
-        let durable = log.durable();
-        Lsn(durable.min(log.images_from()).0.saturating_sub(1))
+        loop {
+            // In this order: a redo point that is chosen later than this lies after what is durable now.
+            let (durable, from) = (log.durable(), log.images_from());
+            if from < Lsn(u64::MAX) {
+                return Lsn(durable.min(from).0.saturating_sub(1));
+            }
+            // A checkpoint is choosing its redo point, which may lie before what is durable. That takes a moment, and
+            // waits for no latch.
+            thread::yield_now();
+        }
     }
 
     /// The state that is needed beside the map if there is a log.
@@ -288,6 +294,9 @@ impl Storage {
         let damaged = damaged_superblocks(&*self.file);
         if !damaged.is_empty() {
             // The newest sound copy is the second to be overwritten.
+            if damaged == [superblock.page()] {
+                superblock.generation += 1;
+            }
             self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock))?;
         }
         Ok(damaged)

@@ -110,6 +110,32 @@ impl Faults {
         reserved.map(|_| Begun::NoRoom)
     }
 
+    /// [`latch_missing`](Self::latch_missing) of an extent for which memory has been reserved before: the thread may wait for that.
+    ///
+    /// While it waits it has no latch. For the evictor may wait for the log, and so for a record that another thread has
+    /// reserved; and that thread, before it fills the record, may wait until [all have left](crate::Allocation::discard_now) the extent.
+    ///
+    /// # Errors
+    /// If it is not allocated and the reference is still valid, and if it does not fit into the pool.
+    pub(crate) fn latch_reserved(&self, miss: &Miss) -> Result<Begun, PoolError> {
+        let (extent, budget) = (miss.extent, &self.evictor.pages.budget);
+        loop {
+            let is_missing = self.table().state(extent.head).load().is_evicted();
+            // Nothing is evicted because of a stale reference.
+            let wants = is_missing && self.evictor.pages.storage.is_allocated(extent);
+            if wants {
+                self.evictor.reserve(extent)?;
+            }
+            let begun = self.latch_missing(miss, |_| Ok(wants));
+            if wants && !matches!(begun, Ok(Begun::Reading)) {
+                budget.give_back(extent.pages as usize);
+            }
+            if !matches!(begun, Ok(Begun::NoRoom)) {
+                return begun;
+            }
+        }
+    }
+
     /// Checks the bytes that were read. The extent is then in memory, or what [`enter`](Self::enter) did is undone. The
     /// latch is released.
     ///
@@ -151,8 +177,8 @@ impl Faults {
     /// If it is not allocated, does not fit into the pool, cannot be read, or is damaged.
     pub(crate) fn fault(&self, miss: &Miss) -> Result<(), PoolError> {
         let extent = miss.extent;
-        let begun = self.enter(miss, |extent| self.evictor.reserve(extent).map(|()| true))?;
-        if begun != Begun::Reading {
+        self.check_bounds(extent)?;
+        if !self.prepare(miss)? || self.latch_reserved(miss)? != Begun::Reading {
             return Ok(());
         }
         let address = self.table().address(extent.head);
