@@ -31,6 +31,8 @@ pub struct DiskFile {
     path: PathBuf,
     /// Whether opening it created it.
     created: bool,
+    /// The process that opened it, and has the lock.
+    process: u32,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
     /// The same file, opened a second time for writes into the system's page cache, if reads and writes bypass that
@@ -77,6 +79,7 @@ impl DiskFile {
             plain: Plain { file, direct, read_only: options.read_only },
             path,
             created,
+            process: std::process::id(),
             rings,
             cached: OnceLock::new(),
             writing: Arc::default(),
@@ -268,8 +271,11 @@ impl File for DiskFile {
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
-        // Closing would suffice, but a child made by `fork` may hold another descriptor of the same open file.
-        let _ = self.plain.file.unlock();
+        // Closing would suffice, but a child made by `fork` may hold another descriptor of the same open file. If this is
+        // the child, its parent still needs the lock.
+        if self.process == std::process::id() {
+            let _ = self.plain.file.unlock();
+        }
     }
 }
 
