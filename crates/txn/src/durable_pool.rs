@@ -26,7 +26,7 @@ use std::{
 };
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Extent, Lsn, PageHeader, PageId};
 use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
@@ -116,10 +116,13 @@ impl DurablePool {
         let is_read_only = file.is_read_only();
         file.set_log_archived(false);
         let options = LogOptions::new(file.database());
+        // A close may have been interrupted. Once something is changed, the file is another database to that log. But
+        // storage may still hold superblocks that need it. If any of this fails, nothing needs those files until then.
+        let left = directory.as_ref().filter(|_| !is_read_only);
+        let left = left.filter(|directory| Log::is_there(&***directory).unwrap_or_default());
+        let left = left.filter(|_| file.confirm().is_ok());
         let pool = file.start(None)?;
-        if let Some(directory) = directory.as_ref().filter(|_| !is_read_only) {
-            // A close may have been interrupted. Once something is changed, the file is another database to that log. If
-            // this fails, nothing needs those files until then.
+        if let Some(directory) = left {
             let _ = vellum_wal::remove_left(directory, &options);
         }
         // It has a clock, because it has no log.
@@ -378,6 +381,15 @@ impl DurablePool {
     /// The times of the open snapshots, in ascending order, and the last commit that all of them see.
     pub fn open_snapshots(&self) -> (Vec<u64>, u64) {
         self.single.transactions.open_snapshots()
+    }
+
+    /// Whether all open snapshots see of a page what it holds. No other thread changes it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn is_seen_by_all(&self, page: PageId) -> Result<bool, TxnError> {
+        let changed = PageHeader::read(self.pool.shared(Extent::page(page))?.page()).lsn;
+        Ok(changed < self.single.transactions.settled_for_all())
     }
 
     /// Notes that a tree is gone: its history is no longer needed.

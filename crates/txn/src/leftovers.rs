@@ -150,6 +150,14 @@ impl Rest {
 }
 
 impl Rest {
+    /// Whether it is what one transaction has left behind, all of it in memory.
+    fn is_of_one(&self) -> bool {
+        self.joined.is_empty()
+            && self.joined_touched.is_empty()
+            && self.coarse.is_none()
+            && self.spilled.is_empty()
+    }
+
     /// Keeps the records that were joined coarsely.
     fn make_coarse(&mut self) {
         let coarse = self.coarse.get_or_insert_default();
@@ -283,7 +291,8 @@ impl Leftovers {
     pub fn go_home(self: Arc<Self>) {
         /// Larger ones are not given back, so that a thread that has become idle keeps little.
         const CHANGES_MAX: usize = 64;
-        let home = self.home.as_ref().filter(|home| self.changed.len() <= CHANGES_MAX && !is_own(home));
+        let is_small = self.changed.len() <= CHANGES_MAX && self.rest.as_deref().is_none_or(Rest::is_of_one);
+        let home = self.home.as_ref().filter(|home| is_small && !is_own(home));
         let refused = match home.cloned() {
             Some(home) => home.give_back(self).err(),
             None => Some(self),
@@ -298,9 +307,7 @@ impl Leftovers {
     pub fn for_each_to_prune(&self, mut show: impl FnMut(BeforeImage<'_>)) -> Result<(), PoolError> {
         /// No more changes than this are few.
         const FEW: usize = if cfg!(test) { 4 } else { 256 };
-        let is_small =
-            |rest: &Rest| rest.joined.is_empty() && rest.joined_touched.is_empty() && rest.spilled.is_empty();
-        if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(is_small) {
+        if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(Rest::is_of_one) {
             if self.has_removals {
                 let removed = self.changed.iter().filter(|undo| undo.is_removal);
                 removed.for_each(|undo| show(undo.before));

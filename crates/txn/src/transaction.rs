@@ -305,7 +305,7 @@ impl Transaction {
     /// has since been committed has changed something that it has read. It must then be rolled back.
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
-        let (number, kept) = (state.number, state.undo_room.held());
+        let (number, is_logged, kept) = (state.number, state.is_logged, state.undo_room.held());
         // A transaction that has changed nothing happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
@@ -319,7 +319,11 @@ impl Transaction {
             let mut record = [0; END_BYTES];
             let by = (&**self.writes.writer(), &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
+                // If the log has no record of it, it has changed nothing: the file may not even be marked as in use.
                 let Places::Log(changes) = &self.transactions.places else { return Lsn(0) };
+                if !is_logged {
+                    return Lsn(0);
+                }
                 record = end_record(COMMITTED, number, time, first);
                 changes.reserve(record.len())
             });
@@ -327,7 +331,9 @@ impl Transaction {
             match committed {
                 Ok((lsn, ended)) => {
                     *hidden.unwrap_or_else(|| self.lock()) = State::default();
-                    if let Places::Log(changes) = &self.transactions.places {
+                    if let Places::Log(changes) = &self.transactions.places
+                        && lsn > Lsn(0)
+                    {
                         changes.fill(lsn, &record);
                     }
                     self.give_back(kept);

@@ -164,6 +164,8 @@ struct Begun {
     is_serializable: bool,
     /// How many bytes had been changed before.
     changed_bytes: u64,
+    /// It sees everything before this place in the log.
+    settled: Lsn,
 }
 
 /// What is to be done after a snapshot has been closed.
@@ -317,9 +319,17 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        let changed_bytes = state.changed_bytes;
-        state.snapshots.push_back(Begun { time, id, when, place, thread, is_serializable, changed_bytes });
-        let settled = state.settled().min(end());
+        let (changed_bytes, settled) = (state.changed_bytes, state.settled().min(end()));
+        state.snapshots.push_back(Begun {
+            time,
+            id,
+            when,
+            place,
+            thread,
+            is_serializable,
+            changed_bytes,
+            settled,
+        });
         Snapshot { id, time, settled }
     }
 
@@ -328,6 +338,11 @@ impl Transactions {
         self.publish_private();
         let keeper = self.versions.keeper(tree, key)?;
         self.begun_by_this_thread().into_iter().find(|(id, _)| *id == keeper).map(|(_, place)| place)
+    }
+
+    /// All open snapshots see everything before this place in the log.
+    pub fn settled_for_all(&self) -> Lsn {
+        self.lock().snapshots.iter().map(|begun| begun.settled).min().unwrap_or(Lsn(u64::MAX))
     }
 
     /// The open transactions that this thread began, and where it began them.

@@ -233,3 +233,31 @@ fn it_is_known_before_the_first_change_is_acknowledged() {
         }
     }
 }
+
+#[test]
+fn transactions_that_change_nothing_leave_nothing_in_the_archive() {
+    for is_closed in [true, false] {
+        let (disk, archive) = (created(), SimulatedDisk::new(2));
+        change(open(&disk, &archived(&archive)).unwrap(), b"first");
+        let database = open(&disk, &archived(&archive)).unwrap();
+        let table = database.table("table").unwrap();
+        for _ in 0..3 {
+            assert!(!database.run(|transaction| transaction.remove(&table, b"absent")).unwrap());
+        }
+        database.archive_log().unwrap();
+        drop(table);
+        let disk = if is_closed {
+            database.close().unwrap();
+            disk
+        } else {
+            disk.kill()
+        };
+        let database = open(&disk, &archived(&archive)).unwrap();
+        let table = database.table("table").unwrap();
+        table.put(b"second", b"value").unwrap();
+        database.archive_log().unwrap();
+        assert_eq!(database.log_state().unwrap().archive.unwrap().error, None);
+        drop(table);
+        database.close().unwrap();
+    }
+}

@@ -495,3 +495,36 @@ fn openings_that_fail_again_and_again_take_no_more_room() {
     }
     assert!(failed > 20, "{failed}");
 }
+
+#[test]
+fn a_log_that_storage_may_still_need_is_not_removed_by_an_opening_without_one() {
+    let (mut without, mut failed) = (0, 0);
+    for operation in [FileOperation::Sync, FileOperation::Write] {
+        for n in 1..40 {
+            let disk = SimulatedDisk::new(n);
+            let mut database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+            let table = database.create_table("table").unwrap();
+            for number in 0..200 {
+                table.put(key(number), value(number)).unwrap();
+            }
+            drop(table);
+            disk.fail_nth_of(operation, n);
+            let closed = database.close_in_place();
+            let killed = disk.kill();
+            disk.fail_from(1);
+            drop(database);
+            if closed.is_ok() {
+                break;
+            }
+            failed += 1;
+            let opened = Database::open_in(Arc::new(killed.clone()), "data", &options().log(false));
+            without += usize::from(opened.is_ok());
+            drop(opened);
+            let crashed = Arc::new(killed.crash_with(CrashModel::LoseAll));
+            let database = Database::open_in(crashed, "data", &options()).unwrap();
+            let table = database.table("table").unwrap();
+            assert!((0..200).all(|number| table.get(key(number)).unwrap() == Some(value(number))), "{n}");
+        }
+    }
+    assert!(without > 0 && failed > without, "{without} of {failed}");
+}
