@@ -197,8 +197,9 @@ impl Transaction {
     ) -> Result<Put> {
         let (key, handle) = (key.encoded(), &table.handle);
         self.check()?;
-        let tree = handle.tree_of(&self.open)?.with_view(self.writing()?);
-        // The source may use this transaction, so no other change waits for it.
+        // The source may use this transaction, so no other change waits for it. What is read is no change yet: the
+        // transaction is made ready for one in `write`.
+        let tree = handle.tree_of(&self.open)?;
         let prepared = tree.prepare(key.as_ref(), length, source).map_err(|error| match error {
             error @ AccessError::Source(_) => handle.named(error),
             error => self.die(handle.named(error)),

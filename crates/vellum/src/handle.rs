@@ -273,7 +273,9 @@ impl Handle {
             // It reads only what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false);
             let tree = self.tree_of(&own)?;
-            let _writing = match self.begin_writing(own.transaction.id(), tree.root()) {
+            // It may wait here for others that have precedence, so it is not entered as a writer yet.
+            let view = own.transaction.writing(own.inner.pool())?;
+            let writing = match self.begin_writing(own.transaction.id(), tree.root()) {
                 // The table was cleared since this transaction began.
                 Err(Error::Conflict { committed: true, .. }) => {
                     own.rollback()?;
@@ -281,7 +283,9 @@ impl Handle {
                 }
                 begun => begun?,
             };
-            match change(tree.with_view(own.transaction.writing(own.inner.pool())?)) {
+            // If the transaction cannot be rolled back, the entry is kept with it.
+            own.transaction.changing().push(writing);
+            match change(tree.with_view(view)) {
                 Ok(done) => match own.commit() {
                     Ok(inner) => {
                         running::note_commit(&inner);

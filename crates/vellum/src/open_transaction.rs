@@ -3,22 +3,50 @@
 use crate::{
     Result,
     driver::lock,
+    life::Writing,
     owned::Owned,
     savepoints::Savepoint,
     shared::{Inner, NotUndone},
 };
-use std::{panic::Location, sync::Arc};
-use vellum_base::{Extent, primitive::Mutex};
+use std::{ops::Deref, panic::Location, sync::Arc};
+use vellum_base::Extent;
+use vellum_base::primitive::{Mutex, MutexGuard};
 use vellum_pool::Pool;
 use vellum_txn::CommitError;
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {
     pub(crate) inner: Arc<Inner>,
-    pub(crate) transaction: Arc<vellum_txn::Transaction>,
+    pub(crate) transaction: Arc<Begun>,
     /// The tables that it has created, replaced and dropped.
     pub(crate) owned: Mutex<Owned>,
     is_ended: bool,
+}
+
+/// A transaction with the tables that it has changed. If it cannot be rolled back, it is kept as a whole.
+pub(crate) struct Begun {
+    transaction: vellum_txn::Transaction,
+    /// The tables whose records it has changed: others can neither clear nor drop them as long as this exists. Each
+    /// change locks this list, so that the transaction makes one change at a time.
+    changed: Mutex<Vec<Writing>>,
+}
+
+impl Begun {
+    /// Locks it for a change. What prepares the change comes after this: no other change may be under way then.
+    #[inline]
+    pub(crate) fn changing(&self) -> MutexGuard<'_, Vec<Writing>> {
+        // A closure of the caller may panic under this lock.
+        self.changed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Deref for Begun {
+    type Target = vellum_txn::Transaction;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.transaction
+    }
 }
 
 impl OpenTransaction {
@@ -27,7 +55,8 @@ impl OpenTransaction {
         let place = Location::caller();
         // If this fails, an operation that meets a remaining change gets the error.
         let _ = inner.undo_rest();
-        let transaction = Arc::new(inner.durable.begin(is_serializable, place));
+        let transaction = inner.durable.begin(is_serializable, place);
+        let transaction = Arc::new(Begun { transaction, changed: Mutex::default() });
         Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }
     }
 
@@ -66,9 +95,10 @@ impl OpenTransaction {
     }
 }
 
-/// One that has ended and could not be rolled back.
+/// One that has ended and could not be rolled back. Until it is, others cannot clear or drop the tables that it has
+/// changed: they would free what is to be put back.
 struct Failed {
-    transaction: Arc<vellum_txn::Transaction>,
+    transaction: Arc<Begun>,
     owned: Owned,
 }
 

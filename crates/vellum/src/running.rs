@@ -8,7 +8,7 @@
 use crate::{
     Error, catalog,
     life::OpenTable,
-    open_transaction::OpenTransaction,
+    open_transaction::{Begun, OpenTransaction},
     shared::{Inner, OpenTables},
     shown::WHOLE_TABLE,
 };
@@ -33,7 +33,7 @@ vellum_base::primitive::thread_local! {
 struct Frame {
     /// The address of its database.
     database: usize,
-    transaction: Arc<vellum_txn::Transaction>,
+    transaction: Arc<Begun>,
     passed_by: PassedBy,
     /// The number of the task that runs it, if that has its [turn](crate::turns).
     turn: Option<u64>,
@@ -89,7 +89,7 @@ impl Running {
     /// if that has its turn.
     pub fn begin(
         inner: &Arc<Inner>,
-        transaction: &Arc<vellum_txn::Transaction>,
+        transaction: &Arc<Begun>,
         (passed_by, turn): (PassedBy, Option<u64>),
     ) -> Self {
         let transaction = transaction.clone();
@@ -205,7 +205,7 @@ fn root_of(inner: &Inner, table: &str) -> Option<PageId> {
 }
 
 /// Whether a transaction keeps others from changing a record, or a table.
-fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str, key: &[u8]) -> bool {
+fn holds(inner: &Arc<Inner>, transaction: &Begun, table: &str, key: &[u8]) -> bool {
     let name = if table == WHOLE_TABLE { str::from_utf8(key).unwrap_or_default() } else { table };
     let owns = |open: &OpenTables, root: PageId| {
         let table = open.get(&root).and_then(Weak::upgrade);
@@ -231,17 +231,18 @@ fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str,
     if table == WHOLE_TABLE { changed(seen.root()) } else { roots.into_iter().flatten().any(changed) }
 }
 
-/// Whether a transaction has reserved a record without changing it.
-fn has_reserved(
-    inner: &Arc<Inner>,
-    transaction: &vellum_txn::Transaction,
-    (tree, key): (Tree<'_, Pool>, &[u8]),
-) -> bool {
+/// Whether a transaction has reserved a record without changing it. This thread is not inside a change of the
+/// transaction, but another thread may be.
+fn has_reserved(inner: &Arc<Inner>, transaction: &Begun, (tree, key): (Tree<'_, Pool>, &[u8])) -> bool {
     let reserves = |transaction: &vellum_txn::Transaction| {
         transaction.writing(inner.pool()).is_ok_and(|view| tree.with_view(view).reserve(key).is_ok())
     };
     let other = OpenTransaction::begin(inner, false);
     let is_free = reserves(&other.transaction);
     drop(other);
-    !is_free && reserves(transaction)
+    if is_free {
+        return false;
+    }
+    let _changing = transaction.changing();
+    reserves(transaction)
 }

@@ -79,9 +79,12 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::TableInUse`] if there are handles on it, or an open transaction has changed it;
-    /// [`Error::Conflict`] if another thread renames, clears or drops it meanwhile; or if a page cannot be read. After an
-    /// error nothing has happened.
+    /// [`Error::Conflict`] if another thread renames, clears or drops it meanwhile; or if a page cannot be read. If
+    /// a transaction has ended and still cannot be rolled back, the error says why. After an error nothing has
+    /// happened.
     pub fn drop_table(&self, name: &str) -> Result<()> {
+        // Such a transaction counts as one that has changed the table.
+        let undone = self.inner().undo_rest();
         let open = self.inner().lock();
         let record = catalog::find(self.catalog(), name)?;
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
@@ -89,7 +92,7 @@ impl Database {
         let root = record.root;
         let is_changed = self.inner().writers.any(root, |_| true);
         if is_changed || open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
-            return Err(Error::TableInUse { name: name.to_owned() });
+            return undone.and(Err(Error::TableInUse { name: name.to_owned() }));
         }
         drop(open);
         let transaction = self.begin()?;
@@ -162,23 +165,35 @@ impl Transaction {
             return Err(Error::TableTypes { name: name.to_owned(), stored: types, wanted: handled_as });
         }
         catalog::check(name, &types)?;
+        let changing = self.changing();
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
+        // It may wait here for others that have precedence, so nothing has been made yet.
+        self.writing()?;
         let root = match self.root_taken_back(None) {
             Some(root) => root,
             None => catalog::create_doomed(self.open.inner.pool())?,
         };
         let record = TableRecord { root, types, is_plain: !options.versions, is_heap: false };
-        Ok(Table::new(self.create_of(name, &record)?))
+        Ok(Table::new(self.create_while(&changing, name, &record)?))
     }
 
     /// Creates the table or heap with this record. Its tree has been made, and is doomed.
     pub(crate) fn create_of(&self, name: &str, record: &TableRecord) -> Result<Handle> {
+        self.create_while(&self.changing(), name, record)
+    }
+
+    /// As [`create_of`](Self::create_of). The caller holds the lock of the tables.
+    fn create_while(
+        &self,
+        changing: &MutexGuard<'_, Vec<Writing>>,
+        name: &str,
+        record: &TableRecord,
+    ) -> Result<Handle> {
         let root = record.root;
         let open = Arc::new(OpenTable::new(name, record, &self.open.inner.writers));
-        let changing = self.changing();
-        self.own(&changing, (name, &open), root, Fate::Created)?;
+        self.own(changing, (name, &open), root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
-        let is_new = self.change_catalog(&changing, name, |catalog| {
+        let is_new = self.change_catalog(changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(record.root))?;
             catalog.insert(name.as_bytes(), &record.encode())
         })?;
@@ -213,31 +228,43 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another open transaction has changed records of the table, or
-    /// another transaction has renamed or dropped it.
+    /// another transaction has renamed or dropped it. If a transaction that has changed records of the table has
+    /// ended and cannot be rolled back, the error says why.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let existing = self.existing(name)?;
+        let changing = self.changing();
+        let existing = self.existing(&changing, name)?;
         existing.0.expect_table(name)?;
-        self.drop_existing(name, existing)
+        self.drop_existing(&changing, name, existing)
     }
 
     /// Drops the heap with this root, which has no pages left.
     pub(crate) fn drop_empty_heap(&self, name: &str, root: PageId) -> Result<()> {
-        let existing = self.existing(name)?;
+        let changing = self.changing();
+        let existing = self.existing(&changing, name)?;
         if existing.0.root != root {
             return Err(self.die(conflict(name, true)));
         }
-        self.drop_existing(name, existing)
+        self.drop_existing(&changing, name, existing)
     }
 
-    fn drop_existing(&self, name: &str, (record, open): (TableRecord, Arc<OpenTable>)) -> Result<()> {
-        let changing = self.changing();
-        self.own(&changing, (name, &open), record.root, Fate::Dropped)?;
-        let was_there = self.change_catalog(&changing, name, |catalog| {
-            let was_there = catalog.remove(name.as_bytes())?;
-            catalog.insert(&catalog::doomed_key(record.root), &record.encode())?;
-            Ok(was_there)
+    fn drop_existing(
+        &self,
+        changing: &MutexGuard<'_, Vec<Writing>>,
+        name: &str,
+        (record, open): (TableRecord, Arc<OpenTable>),
+    ) -> Result<()> {
+        self.own(changing, (name, &open), record.root, Fate::Dropped)?;
+        let is_done = self.change_catalog(changing, name, |catalog| {
+            Ok(catalog.remove(name.as_bytes())?
+                && catalog.insert(&catalog::doomed_key(record.root), &record.encode())?)
         })?;
-        if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
+        self.expect_unchanged(name, is_done)
+    }
+
+    /// Makes sure that the catalog's records were as this transaction has seen them. Another transaction that has
+    /// changed them causes a conflict before.
+    fn expect_unchanged(&self, name: &str, is_unchanged: bool) -> Result<()> {
+        if is_unchanged { Ok(()) } else { Err(self.die(conflict(name, true))) }
     }
 
     /// Removes all entries of a table at once, including those that were stored after this transaction began; the time
@@ -264,9 +291,11 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another open transaction has changed records of the table, or
-    /// another transaction has cleared, renamed or dropped it.
+    /// another transaction has cleared, renamed or dropped it. If a transaction that has changed records of the
+    /// table has ended and cannot be rolled back, the error says why.
     pub fn clear_table(&self, name: &str) -> Result<()> {
-        let (old, open) = self.existing(name)?;
+        let changing = self.changing();
+        let (old, open) = self.existing(&changing, name)?;
         old.expect_table(name)?;
         let inner = &self.open.inner;
         // A covered snapshot is shown the leaf that it had.
@@ -275,7 +304,7 @@ impl Transaction {
             Some(root) => NewTree::of(inner, &open, root),
             None => self.new_tree(&open)?,
         };
-        self.replace_tree(&self.changing(), (name, &old), new)
+        self.replace_tree(&changing, (name, &old), new)
     }
 
     /// A new tree for a table that this transaction is about to clear or to load.
@@ -318,12 +347,12 @@ impl Transaction {
         self.own(changing, (name, open), old.root, Fate::Replaced { old: old.root, new })?;
         // From now on the fate of the tree depends on this transaction.
         tree.keep();
-        let was_there = self.change_catalog(changing, name, |catalog| {
+        let is_done = self.change_catalog(changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(new))?;
-            catalog.insert(&catalog::doomed_key(old.root), &old.encode())?;
-            catalog.update(name.as_bytes(), &record.encode())
+            Ok(catalog.insert(&catalog::doomed_key(old.root), &old.encode())?
+                && catalog.update(name.as_bytes(), &record.encode())?)
         })?;
-        if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
+        self.expect_unchanged(name, is_done)
     }
 
     /// Renames a table. Handles on it stay valid.
@@ -332,17 +361,18 @@ impl Transaction {
     /// [`Error::NoSuchTable`], [`Error::TableExists`]; [`Error::Conflict`] if another transaction has created, renamed
     /// or dropped a table of either name.
     pub fn rename_table(&self, name: &str, new_name: &str) -> Result<()> {
-        let (record, _open) = self.existing(name)?;
+        let changing = self.changing();
+        let (record, _open) = self.existing(&changing, name)?;
         catalog::check(new_name, &record.types)?;
         if self.look_up(new_name)?.is_some() {
             return Err(Error::TableExists { name: new_name.to_owned() });
         }
-        let changing = self.changing();
-        self.change_catalog(&changing, name, |catalog| catalog.remove(name.as_bytes()))?;
+        let was_there = self.change_catalog(&changing, name, |catalog| catalog.remove(name.as_bytes()))?;
+        self.expect_unchanged(name, was_there)?;
         let is_new = self.change_catalog(&changing, new_name, |catalog| {
             catalog.insert(new_name.as_bytes(), &record.encode())
         })?;
-        if is_new { Ok(()) } else { Err(self.die(conflict(new_name, true))) }
+        self.expect_unchanged(new_name, is_new)
     }
 
     /// The tables that this transaction sees, in the order of their names' bytes.
@@ -365,8 +395,13 @@ impl Transaction {
         catalog::list(catalog)
     }
 
-    /// A table that is to be cleared, dropped or renamed.
-    fn existing(&self, name: &str) -> Result<(TableRecord, Arc<OpenTable>)> {
+    /// A table that is to be cleared, dropped or renamed. The caller holds the lock of the tables: another thread
+    /// that shares this transaction does none of these meanwhile.
+    fn existing(
+        &self,
+        _changing: &MutexGuard<'_, Vec<Writing>>,
+        name: &str,
+    ) -> Result<(TableRecord, Arc<OpenTable>)> {
         let inner = &self.open.inner;
         let mut open = inner.lock();
         let record = self.look_up(name)?.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
@@ -385,6 +420,12 @@ impl Transaction {
         fate: Fate,
     ) -> Result<()> {
         let replaces = matches!(fate, Fate::Replaced { .. });
+        // It may wait here for others that have precedence, so it does not own the table yet. A table that it
+        // creates is in nobody's way. A load changes no record for a long time: until then it should not look like a
+        // transaction that does, because readers would look for its changes.
+        if replaces || fate == Fate::Dropped {
+            self.writing()?;
+        }
         let begin = || table.begin_owning(self.id(), (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(table, begin));
         with_name(begun, || name.to_owned()).map_err(|error| match error {

@@ -8,6 +8,7 @@ use crate::{
     driver::lock,
     handle::Handle,
     life::{OpenTable, Writing, conflict},
+    nested,
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
@@ -98,9 +99,6 @@ impl TransactionOptions {
 pub struct Transaction {
     pub(crate) open: OpenTransaction,
     durability: Durability,
-    /// The tables that it has changed, which cannot be dropped meanwhile. Each change locks this list, so that the
-    /// transaction makes one change at a time.
-    tables: Mutex<Vec<Writing>>,
     /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
     tables_read: Mutex<Vec<Arc<OpenTable>>>,
     savepoints: Mutex<Savepoints>,
@@ -252,7 +250,6 @@ impl Transaction {
         Self {
             open: OpenTransaction::begin(inner, is_serializable && !inner.is_planted(Plant::NothingTested)),
             durability: options.durability.unwrap_or(inner.durability),
-            tables: Mutex::default(),
             tables_read: Mutex::default(),
             savepoints: Mutex::default(),
             is_dead: AtomicBool::new(false),
@@ -266,8 +263,10 @@ impl Transaction {
         self.open.transaction.id()
     }
 
-    /// A place to which this transaction can be [rolled back](Self::rollback_to).
+    /// A place to which this transaction can be [rolled back](Self::rollback_to). It is never inside a change that
+    /// another thread is making through this transaction.
     pub fn savepoint(&self) -> Savepoint {
+        let _changing = self.changing();
         let mut savepoints = lock(&self.savepoints);
         let (number, at) = (savepoints.add(), self.open.transaction.savepoint());
         let owned_count = lock(&self.open.owned).count();
@@ -473,9 +472,9 @@ impl Transaction {
         table: &Handle,
         change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
+        let mut changing = self.changing();
         self.check()?;
         let tree = table.tree_of(&self.open)?.with_view(self.writing()?);
-        let mut changing = self.changing();
         if table.open.is_dropped() {
             self.check_not_dropped(table)?;
         }
@@ -494,7 +493,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The view through which it changes records.
+    /// The view through which it changes records. The caller holds the lock of the tables: the undo that is moved to
+    /// a file here must not be that of a change under way.
     #[inline(always)]
     pub(crate) fn writing(&self) -> Result<View<'_>> {
         self.open.transaction.writing(self.open.inner.pool()).map_err(|error| self.die(error.into()))
@@ -539,8 +539,12 @@ impl Transaction {
         error
     }
 
+    /// Locks the list of the tables that it has changed, so that it makes one change at a time.
+    #[inline]
     pub(crate) fn changing(&self) -> MutexGuard<'_, Vec<Writing>> {
-        self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        // A closure that runs inside a change would wait for itself.
+        nested::check(self.open.inner.durable.pool());
+        self.open.transaction.changing()
     }
 }
 

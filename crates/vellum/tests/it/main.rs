@@ -46,6 +46,7 @@ mod salvage;
 mod scanned;
 mod schema;
 mod serializable;
+mod sharing;
 mod single_operations;
 mod spill;
 mod support;

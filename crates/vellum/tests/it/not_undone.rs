@@ -1,4 +1,4 @@
-//! Verification while a transaction has ended that could not be rolled back.
+//! A transaction that has ended and could not be rolled back: verification, and what others may do meanwhile.
 
 use crate::support::options;
 use std::sync::Arc;
@@ -86,4 +86,49 @@ fn what_a_transaction_needs_that_is_still_not_rolled_back_is_no_leak() {
     check_undone(&database, &table);
     drop(table);
     database.close().unwrap();
+}
+
+/// What it has changed in a table is still to be put back, so the table must stay as it is.
+#[test]
+fn what_has_changed_a_table_keeps_it_until_that_is_rolled_back() {
+    for is_dropped_first in [false, true] {
+        let disk = Arc::new(SimulatedDisk::new(3));
+        let (database, table) = with_a_failed_rollback(&disk);
+        drop(table);
+        // The catalog is in memory from now on.
+        database.tables().unwrap();
+        disk.fail_from_of(FileOperation::Read, 1);
+        assert_eq!(database.tables().unwrap().len(), 2);
+        // The conflict is with a transaction that has ended, so the error is why that cannot be rolled back.
+        let assert_refused = |done: vellum::Result<()>| {
+            let error = done.expect_err("it is refused");
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        };
+        for _ in 0..2 {
+            assert_refused(database.begin().unwrap().drop_table("table"));
+            assert_refused(database.clear_table("table"));
+            assert_refused(database.drop_table("table"));
+        }
+        assert_eq!(database.tables().unwrap().len(), 2);
+        disk.heal();
+        if is_dropped_first {
+            // Before that, the transaction is rolled back.
+            database.drop_table("table").unwrap();
+        } else {
+            drop(database.begin().unwrap());
+            check_undone(&database, &database.table("table").unwrap());
+            database.clear_table("table").unwrap();
+            assert_eq!(database.table("table").unwrap().range(..).unwrap().count(), 0);
+            database.drop_table("table").unwrap();
+        }
+        for key in ["replaced", "removed"] {
+            let cleared = database.table("cleared").unwrap();
+            assert_eq!(cleared.get(key).unwrap().unwrap(), [2; LARGE_BYTES]);
+        }
+        assert!(database.verify(|_| {}).is_clean());
+        database.close().unwrap();
+        let database = Database::open_in(disk, "data", &small_pool()).unwrap();
+        assert!(database.recovery().is_none() && database.verify(|_| {}).is_clean());
+        assert_eq!(database.tables().unwrap().len(), 1);
+    }
 }
