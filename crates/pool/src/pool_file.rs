@@ -238,6 +238,11 @@ impl PoolFile {
         self.options.read_only
     }
 
+    /// Whether the file itself was created just now, on disk. Otherwise an empty one was there.
+    pub fn was_created(&self) -> bool {
+        self.created.as_ref().is_some_and(|(file, _)| file.was_created())
+    }
+
     /// Keeps the file locked as long as what is returned exists. A file that was created is not removed any more if it
     /// cannot be started: that is left to the caller, to be done before the lock is released.
     pub fn hold(&mut self) -> Arc<dyn File> {

@@ -93,10 +93,12 @@ impl Database {
             number = number.or(Some(transaction.id()));
             let known = (passed_by, turn.as_ref().and_then(Turned::number));
             let (worked, passed_by) = watched(inner, &transaction, known, work(transaction.clone())).await;
-            let transaction = Arc::into_inner(transaction).ok_or(Error::TransactionKept)?;
-            let done = match worked {
-                Ok(value) => committed(transaction).await.map(|()| value),
-                Err(error) => {
+            let done = match (worked, Arc::into_inner(transaction)) {
+                (Ok(value), Some(transaction)) => committed(transaction).await.map(|()| value),
+                (Ok(_), None) => return Err(Error::TransactionKept),
+                // It is still open, so another attempt would only meet it.
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(transaction)) => {
                     // Others must not meet what it has changed while it waits.
                     drop(transaction);
                     Err(error)

@@ -90,11 +90,19 @@ impl Database {
     /// As for [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        match PoolFile::open_or_create(path, &options.pool)? {
-            (file, true) => {
-                Self::initialise(file, LogPlace::beside(path), options, || std::fs::remove_file(path))
+        match PoolFile::open_or_create(path, &options.pool) {
+            Ok((file, true)) => {
+                // An empty file, or the file to which a link leads, was there before, and stays.
+                let is_own = file.was_created();
+                let take_back = || match is_own {
+                    true => std::fs::remove_file(path),
+                    false => std::fs::OpenOptions::new().write(true).open(path)?.set_len(0),
+                };
+                Self::initialise(file, LogPlace::beside(path), options, take_back)
             }
-            (file, false) => Self::open_file(file, LogPlace::beside(path), options),
+            Ok((file, false)) => Self::open_file(file, LogPlace::beside(path), options),
+            Err(error) if is_to_be_recovered(&error, options) => Self::open(path, options),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -155,7 +163,8 @@ impl Database {
         Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::default(), &options)
     }
 
-    /// Makes a database in a file that holds nothing yet. If that fails, the file and the log are removed.
+    /// Makes a database in a file that holds nothing yet. If that fails, the log is removed, and `remove_file` removes the
+    /// file.
     fn initialise(
         mut file: PoolFile,
         place: LogPlace,

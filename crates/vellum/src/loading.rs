@@ -17,7 +17,7 @@ use crate::{
     catalog::TableRecord,
     driver::lock,
     handle::Handle,
-    life::{OpenTable, Writing, with_name},
+    life::{OpenTable, Writing, conflict, with_name},
     new_tree::NewTree,
     owned::Fate,
     plant::Plant,
@@ -230,6 +230,14 @@ impl Handle {
         let begin = || match open.is_plain {
             true => open.begin_writing(None, root).map(Finishing::Beside),
             false => open.begin_owning(number, (root, false)).map(|()| Finishing::Alone(open)),
+        };
+        // The tree is empty, or is refused later. Records that it had before are among the versions, where nobody would
+        // look for them behind pages that were written past the log.
+        let begin = || match begin()? {
+            Finishing::Alone(_) if !self.inner.durable.is_seen_by_all(root)? => {
+                Err(conflict(&open.name, true))
+            }
+            begun => Ok(begun),
         };
         loop {
             match begin().or_else(|_| self.inner.try_again(open, begin)) {

@@ -46,9 +46,7 @@ impl LogPlace {
     /// Creates the directory durably, if it does not exist.
     pub fn make(&self) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        // If it is there already, a process that made it may have been killed before it was durable.
-        let made = make_directory(path).and_then(|()| sync_parent(path));
-        made.map_err(|source| Error::LogDirectory { path: path.clone(), source })
+        make_directory(path).map_err(|source| Error::LogDirectory { path: path.clone(), source })
     }
 
     /// Removes the directory, if nothing is left in it.
@@ -63,7 +61,8 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         // What cannot be made durable is made again, and not taken for durable the next time.
         Ok(()) => sync_parent(path).inspect_err(|_| drop(std::fs::remove_dir(path))),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // A process that made it may have been killed before it was durable.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => sync_parent(path),
         Err(error) => Err(error),
     }
 }

@@ -167,6 +167,23 @@ fn errors_of_the_work_and_a_limit_of_time_end_it() {
     assert!(matches!(refused, Err(Error::TransactionKept)), "{refused:?}");
     drop(kept);
     assert_eq!(table.get("a").unwrap(), Some(5));
+    // Why it has failed counts more than that, and a conflict would only come again.
+    let (mut kept, mut failed) = (Vec::new(), 0);
+    for is_conflict in [false, true] {
+        let refused = block_on(database.run_async(|transaction| {
+            kept.push(transaction);
+            failed += 1;
+            let conflict = || Error::Conflict { table: "table".into(), key: b"a".to_vec(), committed: true };
+            let failure = if is_conflict { conflict() } else { Error::NoSuchTable { name: "none".into() } };
+            async move { Err::<(), _>(failure) }
+        }));
+        match refused {
+            Err(Error::Conflict { .. }) => assert!(is_conflict),
+            Err(Error::NoSuchTable { .. }) => assert!(!is_conflict),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(failed, 2);
 }
 
 #[test]

@@ -110,3 +110,39 @@ fn the_file_of_a_failed_creation_is_locked_until_it_is_removed() {
     assert!(Database::create_in(watched.clone(), "data", &options().log_buffer_bytes(3)).is_err());
     assert_eq!(watched.was_locked.lock().unwrap().take(), Some(true));
 }
+
+#[test]
+fn a_failed_creation_leaves_the_file_that_was_there_and_the_link_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+    std::fs::write(&file, []).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &link] {
+        assert!(Database::open_or_create(path, &options().log_buffer_bytes(3)).is_err());
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+    let database = Database::open_or_create(&link, &options()).unwrap();
+    assert!(database.was_created());
+    database.close().unwrap();
+    assert!(std::fs::metadata(&file).unwrap().len() > 0);
+}
+
+#[test]
+fn what_was_not_closed_is_opened_for_reading_whether_or_not_it_might_be_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, copy] = ["data", "copy"].map(|name| directory.path().join(name));
+    let database = Database::create(&path, &options()).unwrap();
+    database.create_table("table").unwrap().put("key", "value").unwrap();
+    database.sync().unwrap();
+    std::fs::copy(&path, &copy).unwrap();
+    let (log, log_copy) = (Database::log_path(&path), Database::log_path(&copy));
+    std::fs::create_dir(&log_copy).unwrap();
+    for entry in std::fs::read_dir(log).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), log_copy.join(entry.file_name())).unwrap();
+    }
+    let reader = Database::open_or_create(&copy, &options().read_only(true)).unwrap();
+    assert!(reader.recovery().is_some());
+    assert_eq!(reader.table("table").unwrap().get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}

@@ -44,6 +44,33 @@ fn a_load_outside_of_transactions_is_refused_while_one_has_removed_or_reserved_r
 }
 
 #[test]
+fn what_a_snapshot_sees_of_a_table_that_has_become_empty_is_not_loaded_over() {
+    for has_log in [true, false] {
+        for (count, many) in [(5, 5), (100, 2000)] {
+            let (_, database) = database(93, &options().log(has_log));
+            let numbers = database.create_table(NUMBERS).unwrap();
+            let mut early = numbers.bulk_loader().unwrap();
+            entries(many).try_for_each(|(key, value)| early.push(key, value)).unwrap();
+            (1..=count).for_each(|number| _ = numbers.put(number, "old").unwrap());
+            let snapshot = database.begin().unwrap();
+            assert_eq!(snapshot.get(&numbers, 5).unwrap().as_deref(), Some("old"));
+            database.run(|transaction| transaction.remove_range(&numbers, ..).map(drop)).unwrap();
+            assert_conflict(numbers.bulk_load(entries(many)), true);
+            assert_conflict(early.finish(), true);
+            assert_eq!(snapshot.get(&numbers, 5).unwrap().as_deref(), Some("old"));
+            assert_eq!(snapshot.count(&numbers, ..).unwrap(), u64::from(count));
+            drop(snapshot);
+            // One that sees the table empty is shown what is loaded, as it is documented.
+            let later = database.begin().unwrap();
+            assert_eq!(numbers.bulk_load(entries(many)).unwrap(), u64::from(many));
+            assert!(later.get(&numbers, 4).unwrap().is_some());
+            drop(later);
+            assert_clean(&database);
+        }
+    }
+}
+
+#[test]
 fn loads_outside_of_transactions_and_transactions_at_once_lose_nothing() {
     for round in 0..60 {
         let (_, database) = database(round, &options());

@@ -101,7 +101,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Runs an operation until it ends. If it must not wait: `None` if a page is not in memory or stays latched.
+    /// Runs an operation until it ends. If it must not wait: `None` if a page is not in memory or stays latched, or the log
+    /// has no room.
     pub(in crate::tree) fn attempt<T>(
         &self,
         may_wait: bool,
@@ -117,6 +118,8 @@ impl<'p, P: Pager> Tree<'p, P> {
                 Ok(done) => return Ok(Some(done)),
                 Err(Interrupt::Conflict(_)) => {}
                 Err(Interrupt::Miss(_)) => return Ok(None),
+                // To make room takes a checkpoint.
+                Err(Interrupt::Fatal(why)) if matches!(*why, PoolError::LogRefuses(_)) => return Ok(None),
                 Err(fatal @ Interrupt::Fatal(_)) => self.pager.resolve(fatal)?,
             }
         }
