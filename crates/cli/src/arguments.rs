@@ -89,6 +89,11 @@ impl Change {
         }
     }
 
+    /// These options, with a log whose files have this size.
+    pub fn options(self, options: Options) -> Options {
+        options.log_segment_bytes(self.file_bytes()).log_buffer_bytes(self.file_bytes())
+    }
+
     /// The room that the log takes while the database is open, in bytes: two segments and the file of its buffer.
     pub fn log_bytes(self) -> u64 {
         3 * self.file_bytes()
@@ -98,9 +103,7 @@ impl Change {
 impl WriteArguments {
     /// The options to open the database with.
     pub fn options(&self, change: Change) -> Options {
-        let file_bytes = change.file_bytes();
-        let options = self.store.engine.options(self.store.pool);
-        let options = options.log_segment_bytes(file_bytes).log_buffer_bytes(file_bytes);
+        let options = change.options(self.store.engine.options(self.store.pool));
         let options = options.end_log_archive(self.no_archive);
         match &self.archive {
             Some(directory) => options.log_archive(directory),

@@ -121,8 +121,8 @@ impl Failure {
     }
 }
 
-/// What a command comes to that has examined a database, and has printed what it found. That the reader of the output has
-/// gone says nothing about the database, so the verdict comes before it.
+/// What a command comes to that has examined or filled a database, and has printed what it found or did. That the
+/// reader of the output has gone says nothing about the database, so the verdict comes before it.
 pub fn verdict(printed: Result, verdict: Result) -> Result {
     match printed {
         Err(failure) if failure.code != Code::Silent => Err(failure),

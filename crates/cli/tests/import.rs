@@ -134,6 +134,22 @@ fn a_strict_import_fails_where_a_file_is_too_large_or_its_name_too_long() {
 }
 
 #[test]
+fn a_failed_import_fails_also_if_nothing_reads_its_summary() {
+    let place = Place::new();
+    place.write("small/file", "small");
+    place.write("large/file", "small");
+    File::create(place.path("large/huge")).unwrap().set_len(6 << 30).unwrap();
+    let failed = place.run_unread(&["import", "d", "large", "--strict", "--json"]);
+    failed.fails(6, &["\"exit_code\":6", "cannot store large/huge", "1.0 GiB"]);
+    place.run_unread(&["import", "d", "large", "--strict"]).fails(6, &["cannot store large/huge"]);
+    for command in [&["import", "d", "small"][..], &["import", "d", "small", "--json"]] {
+        let run = place.run_unread(command);
+        assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "it ends in silence");
+    }
+    assert_eq!(place.run(&["get", "d", "file"]).ok(), "small");
+}
+
+#[test]
 fn files_that_are_not_as_long_as_they_say_are_not_stored() {
     let place = Place::new();
     let text = place.run(&["import", "d", "/proc/self/fdinfo"]);

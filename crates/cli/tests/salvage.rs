@@ -20,13 +20,7 @@ fn crashed(place: &Place, name: &str) {
     for number in 0..50 {
         table.put(format!("b{number}").as_bytes(), b"v").unwrap();
     }
-    let log = |of: &str| place.path(&format!("{of}-log"));
-    std::fs::create_dir(log(name)).unwrap();
-    std::fs::copy(place.path("origin"), place.path(name)).unwrap();
-    for file in std::fs::read_dir(log("origin")).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), log(name).join(file.file_name())).unwrap();
-    }
+    place.copy_crashed("origin", name);
 }
 
 /// The commands that look at what is left.
@@ -200,17 +194,12 @@ fn damage_shows_in_the_exit_code_also_if_nothing_reads_what_is_printed() {
     let at = bytes.windows(10).position(|window| window == b"value 1000").unwrap();
     bytes[at] ^= 1;
     place.write("d", bytes);
-    let unread = |command: &[&str]| -> Run {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        place.command(command).stdout(writer).output().unwrap().into()
-    };
     for command in SALVAGING.into_iter().chain([&["verify", "d"][..], &["verify", "d", "--json"]]) {
-        unread(command).fails(3, &[]);
+        place.run_unread(command).fails(3, &[]);
     }
     let whole: [&[&str]; 3] = [&["dump", "whole", "--salvage"], &["verify", "whole"], &["dump", "whole"]];
     for command in whole {
-        let run = unread(command);
+        let run = place.run_unread(command);
         assert_eq!(run.code, Some(0), "{run:?}");
     }
 }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Place, noise};
+use common::{Place, Run, noise, signal, wait_for_size};
+use std::{fs::File, process::Stdio};
 
 /// A database with two tables.
 fn place() -> Place {
@@ -74,6 +75,36 @@ fn a_table_gets_another_name() {
     assert_eq!(place.run(&["get", "d", "pear"]).ok(), "green");
     let quiet = place.run(&["rename-table", "d", "main", "fruit", "--quiet"]);
     assert!(quiet.err.is_empty(), "{}", quiet.err);
+}
+
+#[test]
+fn a_put_that_fails_leaves_no_table() {
+    let place = place();
+    let huge = File::create(place.path("huge")).unwrap();
+    huge.set_len(60 << 20).unwrap();
+    let put = ["put", "d", "k", "--file", "huge", "--table", "new"];
+    // Of blocks of 512 or 1024 bytes, as the shell counts.
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.shell(&format!("ulimit -f 40000; exec {program} {}", put.join(" "))).fails(5, &["ulimit -f"]);
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
+
+    huge.set_len(1 << 30).unwrap();
+    let before = std::fs::metadata(place.path("d")).unwrap().len();
+    let mut command = place.command(&put);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_size(&place.path("d"), before + (1 << 20));
+    signal(&child, "INT");
+    Run::from(child.wait_with_output().unwrap()).fails(130, &["interrupted; nothing was stored"]);
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
+
+    place.run(&["put", "d", "k", "--file", ".", "--table", "new"]).fails(2, &["is a directory"]);
+    place.run(&["put", "d", "k", "--file", "none", "--table", "new"]).fails(6, &["cannot read none"]);
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
+    place.run(&["verify", "d"]).ok();
+    huge.set_len(3 << 20).unwrap();
+    place.run(&put).ok();
+    assert_eq!(place.run(&["get", "d", "k", "--table", "new"]).out, vec![0; 3 << 20]);
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nnew\nroots\n");
 }
 
 #[test]

@@ -4,7 +4,14 @@ mod common;
 
 use common::{Place, Run, noise, signal, wait_for_size};
 use serde_json::Value;
-use std::{fs::File, path::Path, process::Stdio};
+use std::{
+    fs::File,
+    path::Path,
+    process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, SystemTime},
+};
+use vellum::{Database, Options};
 
 const POOL_BYTES: u64 = 8 << 20;
 
@@ -105,6 +112,138 @@ fn an_earlier_tour_is_replaced_and_anything_else_left_alone() {
     place.run(&["tour", "tree"]).fails(2, &["tour.vellum.partial is there already"]);
     place.write("tour.vellum.partial", "");
     place.run(&["tour", "tree"]).ok();
+}
+
+#[test]
+fn a_database_that_only_has_the_name_of_an_incomplete_one_is_left_alone() {
+    let place = Place::new();
+    place.write("tree/a", "one");
+    let left_alone = |why: &str| {
+        let before = std::fs::read(place.path("data.partial")).unwrap();
+        let run = place.run(&["tour", "tree", "--database", "data"]);
+        run.fails(2, &["data.partial is there already", why, "Move it away, or choose another --database"]);
+        assert!(std::fs::read(place.path("data.partial")).unwrap() == before, "{why}");
+        assert!(!place.path("data").exists());
+    };
+    place.run(&["put", "data.partial", "k", "v"]).ok();
+    left_alone("not of a tour");
+    assert_eq!(place.run(&["get", "data.partial", "k"]).ok(), "v");
+    let whole = std::fs::read(place.path("data.partial")).unwrap();
+    let mut damaged = whole.clone();
+    for at in [100, 4096 + 100] {
+        damaged[at..at + 3].fill(0xff);
+    }
+    place.write("data.partial", damaged);
+    left_alone("damaged");
+    place.write("data.partial", &whole[..whole.len() - 4096]);
+    left_alone("truncated");
+
+    std::fs::remove_file(place.path("data.partial")).unwrap();
+    place.run(&["put", "data.partial", "k", "v", "--archive", "archive"]).ok();
+    left_alone("not of a tour");
+
+    let options = Options::default().background_checkpoints(false);
+    let database = Database::create(place.path("origin"), &options).unwrap();
+    database.create_table("main").unwrap().put("k", "v").unwrap();
+    place.copy_crashed("origin", "data.partial");
+    drop(database);
+    left_alone("not of a tour");
+    assert_eq!(place.run(&["get", "data.partial", "k"]).ok(), "v");
+}
+
+#[test]
+fn what_a_killed_tour_has_left_is_removed() {
+    let place = Place::new();
+    place.write("tree/a", "one");
+    // Killed before the database was closed, and before it had its name.
+    let unfinished = Database::create(place.path("unfinished"), &Options::default().log(false)).unwrap();
+    unfinished.create_table("main").unwrap().put("a", "on").unwrap();
+    std::fs::copy(place.path("unfinished"), place.path("data.partial")).unwrap();
+    drop(unfinished);
+    place.run(&["tour", "tree", "--database", "data"]).ok();
+    std::fs::rename(place.path("data"), place.path("data.partial")).unwrap();
+    place.run(&["tour", "tree", "--database", "data"]).ok();
+    assert!(!place.path("data.partial").exists());
+    assert_eq!(place.run(&["get", "data", "a"]).ok(), "one");
+}
+
+#[test]
+fn the_log_of_an_earlier_tour_that_crashed_goes_with_it() {
+    let place = Place::new();
+    place.write("tree/a", "one");
+    for name in ["origin", "closed"] {
+        place.run(&["tour", "tree", "--database", name]).ok();
+    }
+    let options = Options::default().background_checkpoints(false);
+    let database = Database::open(place.path("origin"), &options).unwrap();
+    database.table("main").unwrap().put("b", "two").unwrap();
+    for name in ["crashed", "forced", "gone", "other"] {
+        place.copy_crashed("origin", name);
+    }
+    drop(database);
+    for (name, force) in [("crashed", &[][..]), ("forced", &["--force"])] {
+        assert_eq!(place.run(&["get", name, "b"]).ok(), "two", "it is in the log");
+        place.run(&[&["tour", "tree", "--database", name], force].concat()).ok();
+        assert!(!place.path(&format!("{name}-log")).exists());
+        place.run(&["get", name, "b"]).fails(1, &["no key b"]);
+        place.run(&["put", name, "b", "three"]).ok();
+        assert_eq!(place.run(&["get", name, "b"]).ok(), "three");
+    }
+
+    // A log of anything else stays.
+    std::fs::remove_file(place.path("gone")).unwrap();
+    let tour = place.run(&["tour", "tree", "--database", "gone"]);
+    tour.fails(2, &["the log in gone-log would be in the way", "one that is gone", "Move it away"]);
+    place.write("other", "mine");
+    let tour = place.run(&["tour", "tree", "--database", "other", "--force"]);
+    tour.fails(2, &["the log in other-log would be in the way", "not a Vellum file", "Move it away"]);
+    assert_eq!(std::fs::read(place.path("other")).unwrap(), b"mine");
+    std::fs::rename(place.path("gone-log"), place.path("closed-log")).unwrap();
+    let tour = place.run(&["tour", "tree", "--database", "closed"]);
+    tour.fails(3, &["the log in closed-log would be in the way", "of another one's", "Move it away"]);
+    assert_eq!(place.run(&["get", "closed", "a"]).ok(), "one");
+    for name in ["other", "closed"] {
+        assert!(std::fs::read_dir(place.path(&format!("{name}-log"))).unwrap().count() > 0);
+    }
+    place.write("notes-log/file", "mine");
+    place.run(&["tour", "tree", "--database", "notes"]).ok();
+    place.run(&["put", "notes", "k", "v"]).ok();
+    assert_eq!(std::fs::read(place.path("notes-log/file")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_wrong_database_shows_in_the_exit_code_also_if_nothing_reads_what_is_printed() {
+    let place = Place::new();
+    // Two trees whose files differ, and seem to be the same ones. Meanwhile `tree` is now the one, now the other.
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for tree in ["one", "two"] {
+        for number in 0..1000 {
+            let path = place.write(&format!("{tree}/{number}"), tree);
+            File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        }
+    }
+    let lead_to = |tree: &str| {
+        std::os::unix::fs::symlink(tree, place.path("next")).unwrap();
+        std::fs::rename(place.path("next"), place.path("tree")).unwrap();
+    };
+    lead_to("one");
+    let stop = AtomicBool::new(false);
+    let runs = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                lead_to("two");
+                lead_to("one");
+            }
+        });
+        let runs = [&["tour", "tree"][..], &["tour", "tree", "--json"]].map(|tour| place.run_unread(tour));
+        stop.store(true, Ordering::Relaxed);
+        runs
+    });
+    for run in runs {
+        run.fails(3, &["not in tour.vellum as they were on disk", "run `vellum verify`"]);
+    }
+    let run = place.run_unread(&["tour", "tree"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     files::{Found, Tree},
     importer::{Importer, Omission, Tally},
     output::Output,
@@ -113,12 +113,13 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let closing = Progress::steps(general.quiet, "writing", None);
     let closed = store::close(database);
     drop(closing);
-    report(&tally, imported.is_ok() && closed.is_ok(), start.elapsed(), general)?;
-    match (imported, closed) {
+    let printed = report(&tally, imported.is_ok() && closed.is_ok(), start.elapsed(), general);
+    let outcome = match (imported, closed) {
         (Ok(()), closed) => closed,
         (Err(failure), Ok(())) => Err(aborted(failure, &tally)),
         (Err(failure), Err(close)) => Err(failure.and(close.message)),
-    }
+    };
+    verdict(printed, outcome)
 }
 
 fn import(
@@ -195,7 +196,7 @@ fn aborted(failure: Failure, tally: &Tally) -> Failure {
 fn report(tally: &Tally, complete: bool, time: Duration, general: &General) -> Result {
     let seconds = time.as_secs_f64();
     let Tally { files, bytes, replaced, unreadable, skipped } = *tally;
-    let mut out = Output::new();
+    let mut out = Output::before_verdict();
     if general.json {
         let kind = "summary";
         out.json(&Summary { kind, files, bytes, replaced, unreadable, skipped, complete, seconds })?;

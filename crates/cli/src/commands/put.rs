@@ -14,12 +14,12 @@ use std::{
     io::{self, Cursor, Read, Seek as _, Write as _},
     path::{Path, PathBuf},
 };
-use vellum::{Database, MAX_VALUE_BYTES, Put};
+use vellum::{Database, Error, MAX_VALUE_BYTES, Put};
 use vellum_base::shown;
 
 const HELP: &str = "\
-The database and the table are created if they are not there. A value from a file or from standard input is \
-stored as it is, byte for byte; it may be larger than memory, up to 1 GiB.
+The database and the table are created if they are not there, unless something goes wrong. A value from a file or \
+from standard input is stored as it is, byte for byte; it may be larger than memory, up to 1 GiB.
 
 Examples:
   vellum put data.vellum greeting 'hello, world'
@@ -109,10 +109,9 @@ impl Value {
 }
 
 fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) -> Result<Put> {
-    let table = database.table_or_create(table).map_err(store::of_bytes)?;
     let mut source = Source::new(&mut value.source, value.length);
     let stored = match source.check_end() {
-        Ok(()) => table.put_from(key, value.length, &mut source).map_err(Failure::from),
+        Ok(()) => put_from(database, table, (key, value.length), &mut source),
         Err(error) => Err(Failure::io("read the value", &error)),
     };
     let changed = |how: &str| {
@@ -132,6 +131,25 @@ fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) 
             "interrupted; nothing was stored, and the database was closed",
         )),
     }
+}
+
+/// Stores the next `length` bytes of `source`. A table that is not there is created in the same transaction: if
+/// anything fails, it is not there afterwards either.
+fn put_from(
+    database: &Database,
+    name: &str,
+    (key, length): (&[u8], u64),
+    source: &mut dyn Read,
+) -> Result<Put> {
+    match database.table(name) {
+        Err(Error::NoSuchTable { .. }) => {}
+        table => return Ok(table.map_err(store::of_bytes)?.put_from(key, length, source)?),
+    }
+    let transaction = database.begin()?;
+    let table = transaction.create_table(name)?;
+    let put = transaction.put_from(&table, key, length, source)?;
+    transaction.commit()?;
+    Ok(put)
 }
 
 fn from_file(path: &Path, database: &Path) -> Result<Value> {

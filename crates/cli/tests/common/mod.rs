@@ -62,6 +62,24 @@ impl Place {
         output.into()
     }
 
+    /// Runs it with standard output a pipe that nothing reads.
+    pub fn run_unread<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Run {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        self.command(arguments).stdout(writer).output().unwrap().into()
+    }
+
+    /// Copies a database that is open, with its log: the copy is as a crash leaves it.
+    pub fn copy_crashed(&self, from: &str, to: &str) {
+        let log = |of: &str| self.path(&format!("{of}-log"));
+        std::fs::create_dir(log(to)).unwrap();
+        std::fs::copy(self.path(from), self.path(to)).unwrap();
+        for file in std::fs::read_dir(log(from)).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), log(to).join(file.file_name())).unwrap();
+        }
+    }
+
     /// Runs a line in a shell.
     pub fn shell(&self, line: &str) -> Run {
         let mut command = Command::new("sh");

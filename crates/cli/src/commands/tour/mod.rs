@@ -14,7 +14,7 @@ mod summary;
 
 use crate::{
     arguments::{DEFAULT_TABLE, EngineArguments, General},
-    failure::{Code, Failure, Result},
+    failure::{Code, Failure, Result, verdict},
     files::Tree,
     importer::{Importer, Omission, Tally},
     progress::Progress,
@@ -42,7 +42,7 @@ every file byte for byte with what is on disk then, reads ten thousand in random
 what it took. The database stays. Without DIR it takes /usr/share, or another directory with much in it.
 
 A database of an earlier tour is replaced once the new one is complete; any other file is left alone, unless --force \
-is given.
+is given. Until then the new one has `.partial` behind its name.
 
 Examples:
   vellum tour
@@ -116,13 +116,12 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     tour.announce();
     signals::watch();
     let imported = tour.import().map_err(|failure| tour.abandon(failure))?;
-    tour.place.finish().map_err(|failure| tour.abandon(failure))?;
+    tour.place.finish(&tour.options).map_err(|failure| tour.abandon(failure))?;
     let summary = tour.look(&imported).map_err(|failure| {
         let path = shown(&tour.place.path);
         failure.and(format_args!("The database in {path} is complete and stays"))
     })?;
-    summary.write(general.json)?;
-    summary.verdict()
+    verdict(summary.write(general.json), summary.verdict())
 }
 
 impl Tour<'_> {

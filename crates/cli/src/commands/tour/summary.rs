@@ -119,9 +119,9 @@ impl Summary {
         })
     }
 
-    /// Writes the summary.
+    /// Writes the summary. A [verdict](Self::verdict) follows.
     pub fn write(&self, json: bool) -> Result {
-        let mut out = Output::new();
+        let mut out = Output::before_verdict();
         if json {
             self.phases.iter().try_for_each(|phase| out.json(phase))?;
             out.json(self)?;
