@@ -26,7 +26,7 @@ use std::{
 };
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
-use vellum_base::{Extent, Lsn, PageHeader, PageId};
+use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
@@ -383,13 +383,12 @@ impl DurablePool {
         self.single.transactions.open_snapshots()
     }
 
-    /// Whether all open snapshots see of a page what it holds. No other thread changes it.
+    /// Whether an open snapshot sees a record of a tree that has been removed since. No other thread changes the tree.
     ///
     /// # Errors
-    /// If it cannot be read.
-    pub fn is_seen_by_all(&self, page: PageId) -> Result<bool, TxnError> {
-        let changed = PageHeader::read(self.pool.shared(Extent::page(page))?.page()).lsn;
-        Ok(changed < self.single.transactions.settled_for_all())
+    /// If versions cannot be read.
+    pub fn is_any_removed_seen(&self, root: PageId) -> Result<bool, TxnError> {
+        Ok(self.single.transactions.is_any_removed_seen(root)?)
     }
 
     /// Notes that a tree is gone: its history is no longer needed.

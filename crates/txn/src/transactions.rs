@@ -59,10 +59,12 @@ use searching::{InTable, Searched, Searching};
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Bound,
     panic::Location,
     sync::Arc,
     time::Duration,
 };
+use vellum_access::Seen;
 use vellum_base::primitive::{
     AtomicBool, AtomicU64, AtomicUsize, Instant, Ordering,
     thread::{self, ThreadId},
@@ -164,8 +166,6 @@ struct Begun {
     is_serializable: bool,
     /// How many bytes had been changed before.
     changed_bytes: u64,
-    /// It sees everything before this place in the log.
-    settled: Lsn,
 }
 
 /// What is to be done after a snapshot has been closed.
@@ -319,17 +319,9 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        let (changed_bytes, settled) = (state.changed_bytes, state.settled().min(end()));
-        state.snapshots.push_back(Begun {
-            time,
-            id,
-            when,
-            place,
-            thread,
-            is_serializable,
-            changed_bytes,
-            settled,
-        });
+        let changed_bytes = state.changed_bytes;
+        state.snapshots.push_back(Begun { time, id, when, place, thread, is_serializable, changed_bytes });
+        let settled = state.settled().min(end());
         Snapshot { id, time, settled }
     }
 
@@ -340,9 +332,23 @@ impl Transactions {
         self.begun_by_this_thread().into_iter().find(|(id, _)| *id == keeper).map(|(_, place)| place)
     }
 
-    /// All open snapshots see everything before this place in the log.
-    pub fn settled_for_all(&self) -> Lsn {
-        self.lock().snapshots.iter().map(|begun| begun.settled).min().unwrap_or(Lsn(u64::MAX))
+    /// Whether an open snapshot sees a record of a tree that is no longer in its leaf. No other thread changes the tree.
+    ///
+    /// # Errors
+    /// As for [`Versions::seen`].
+    pub fn is_any_removed_seen(&self, tree: PageId) -> Result<bool, PoolError> {
+        let state = self.lock_published();
+        let open = state.snapshots.iter().map(|begun| Sight { time: begun.time, own: begun.id });
+        let open: Vec<_> = open.collect();
+        drop(state);
+        for sight in open.into_iter().filter(|sight| self.versions.has_removed(*sight)) {
+            for key in self.versions.removed(sight, tree, (Bound::Unbounded, Bound::Unbounded))? {
+                if let Seen::Value(_) | Seen::Large(_) = self.versions.seen(tree, &key, sight)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// The open transactions that this thread began, and where it began them.

@@ -231,10 +231,10 @@ impl Handle {
             true => open.begin_writing(None, root).map(Finishing::Beside),
             false => open.begin_owning(number, (root, false)).map(|()| Finishing::Alone(open)),
         };
-        // The tree is empty, or is refused later. Records that it had before are among the versions, where nobody would
-        // look for them behind pages that were written past the log.
+        // The tree is empty, or is refused later. What a snapshot sees of it is among the versions, where nobody would look
+        // behind pages that were written past the log.
         let begin = || match begin()? {
-            Finishing::Alone(_) if !self.inner.durable.is_seen_by_all(root)? => {
+            Finishing::Alone(_) if self.inner.durable.is_any_removed_seen(root)? => {
                 Err(conflict(&open.name, true))
             }
             begun => Ok(begun),

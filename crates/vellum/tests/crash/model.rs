@@ -253,9 +253,7 @@ impl Operation {
             Self::Clear { table } => database.clear_table(table),
             Self::Rename { table, new } => database.rename_table(table, new),
             Self::Load { table, entries } if !is_plain(table) && entries.len() % 2 == 1 => {
-                let transaction = database.begin()?;
-                self.perform_in(&transaction, database)?;
-                transaction.commit()
+                self.perform_by_transaction(database)
             }
             Self::Load { table, entries } => {
                 let table = database.table(table)?;
@@ -263,10 +261,21 @@ impl Operation {
                 for (key, value) in entries {
                     loader.push(key, value)?;
                 }
-                loader.finish().map(drop)
+                match loader.finish() {
+                    // A snapshot sees what the table has lost. A transaction gives the table another tree.
+                    Err(Error::Conflict { committed: true, .. }) => self.perform_by_transaction(database),
+                    done => done.map(drop),
+                }
             }
             Self::Commit { .. } | Self::Tables { .. } => unreachable!("it was performed step by step"),
         }
+    }
+
+    /// Does it to a database, by a transaction of its own.
+    fn perform_by_transaction(&self, database: &Database) -> Result<()> {
+        let transaction = database.begin()?;
+        self.perform_in(&transaction, database)?;
+        transaction.commit()
     }
 }
 
