@@ -120,7 +120,7 @@ impl DurablePool {
         // storage may still hold superblocks that need it. If any of this fails, nothing needs those files until then.
         let left = directory.as_ref().filter(|_| !is_read_only);
         let left = left.filter(|directory| Log::is_there(&***directory).unwrap_or_default());
-        let left = left.filter(|_| file.confirm().is_ok());
+        let left = left.filter(|_| !file.needs_recovery() && file.confirm().is_ok());
         let pool = file.start(None)?;
         if let Some(directory) = left {
             let _ = vellum_wal::remove_left(directory, &options);
@@ -173,6 +173,8 @@ impl DurablePool {
         file.set_log_archived(archive.is_some());
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
         let (is_fresh, is_continued) = (file.is_fresh(), file.needs_recovery());
+        // Locked until the log is gone, if the opening fails: another process that waits for it opens the log, too.
+        let _held = is_continued.then(|| file.hold());
         let mut is_given_up = false;
         let log = if is_continued {
             Log::open(directory.clone(), &options, file.undo(), |record| {
@@ -210,7 +212,19 @@ impl DurablePool {
             // An opening that is tried again and again takes no more room.
             let _ = log.withdraw();
         }
-        opened
+        let opened = opened?;
+        // Not earlier: it names a place in the log that was begun. A crash before the next checkpoint would redo all this
+        // again. The thread that opens the database does not wait for it, if there is another one.
+        if is_continued {
+            match &opened.logged {
+                Some(logged) if opened.thread.is_some() => logged.changes.bell.ring(),
+                Some(logged) if log.end().0.saturating_sub(redo.0) > settings.checkpoint_bytes => {
+                    logged.checkpoints.take()?
+                }
+                _ => {}
+            }
+        }
+        Ok(opened)
     }
 
     /// Begins a life of the database, if its log is continued, and tells the log of all lives.
@@ -287,17 +301,6 @@ impl DurablePool {
         let start = |interval| CheckpointThread::start(checkpoints.clone(), interval);
         let thread = checkpoint_interval.map(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
-        // A crash before the next checkpoint would redo all this again. The thread that opens the database does not
-        // wait for it.
-        if needs_recovery {
-            match &thread {
-                Some(_) => changes.bell.ring(),
-                None if log.end().0.saturating_sub(redo.0) > settings.checkpoint_bytes => {
-                    checkpoints.take()?
-                }
-                None => {}
-            }
-        }
         Ok(Self {
             thread,
             pool,

@@ -118,17 +118,20 @@ impl Faults {
     /// # Errors
     /// If it is not allocated and the reference is still valid, and if it does not fit into the pool.
     pub(crate) fn latch_reserved(&self, miss: &Miss) -> Result<Begun, PoolError> {
-        let (extent, budget) = (miss.extent, &self.evictor.pages.budget);
+        let (extent, pages) = (miss.extent, &self.evictor.pages);
+        // Nothing is evicted because of a stale reference, or for what another thread has begun to read.
+        let is_wanted =
+            || self.table().state(extent.head).load().is_evicted() && pages.storage.is_allocated(extent);
         loop {
-            let is_missing = self.table().state(extent.head).load().is_evicted();
-            // Nothing is evicted because of a stale reference.
-            let wants = is_missing && self.evictor.pages.storage.is_allocated(extent);
-            if wants {
-                self.evictor.reserve(extent)?;
-            }
-            let begun = self.latch_missing(miss, |_| Ok(wants));
-            if wants && !matches!(begun, Ok(Begun::Reading)) {
-                budget.give_back(extent.pages as usize);
+            let has_room = match self.evictor.reserve_while(extent, is_wanted) {
+                Ok(has_room) => has_room,
+                Err(_) if !self.still_refers(miss) => return Ok(Begun::Ready),
+                Err(_) if !is_wanted() => false,
+                Err(error) => return Err(error),
+            };
+            let begun = self.latch_missing(miss, |_| Ok(has_room));
+            if has_room && !matches!(begun, Ok(Begun::Reading)) {
+                pages.budget.give_back(extent.pages as usize);
             }
             if !matches!(begun, Ok(Begun::NoRoom)) {
                 return begun;

@@ -61,13 +61,25 @@ impl Evictor {
 
     /// Reserves the memory of an extent, evicting other extents if necessary.
     pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
+        self.reserve_while(extent, || true).map(drop)
+    }
+
+    /// [`reserve`](Self::reserve) as long as the memory is wanted; false, and nothing is reserved, if it no longer is.
+    pub(crate) fn reserve_while(
+        &self,
+        extent: Extent,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<bool, PoolError> {
         let wanted_pages = extent.pages as usize;
         let pool_pages = self.pages.budget.limit();
         if wanted_pages > pool_pages {
             return Err(PoolError::LargerThanPool { extent, pool_pages });
         }
         let mut fruitless = 0;
-        while !self.pages.budget.try_reserve(wanted_pages) {
+        while is_wanted() {
+            if self.pages.budget.try_reserve(wanted_pages) {
+                return Ok(true);
+            }
             match self.evict_batch() {
                 Ok(evicted) if evicted > 0 => fruitless = 0,
                 // Write errors are reported once nothing clean is left to evict instead.
@@ -82,7 +94,7 @@ impl Evictor {
                 _ => fruitless += 1,
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if no page can be

@@ -136,6 +136,7 @@ fn what_an_interrupted_restore_leaves_is_no_database_and_is_replaced() {
             // It is complete, and only its name is not.
             Err(error) => {
                 assert!(matches!(error, Error::UnfinishedExists { .. }), "{nth}: {error}");
+                assert_eq!(left, ["restored.unfinished"], "{nth}: its log is gone");
                 opened.unwrap();
                 disk.rename("restored.unfinished", "restored").unwrap();
                 whole += 1;
@@ -144,7 +145,7 @@ fn what_an_interrupted_restore_leaves_is_no_database_and_is_replaced() {
         let database = Database::open_in(Arc::new(disk), "restored", &options()).unwrap();
         assert_eq!(database.table("table").unwrap().count(..).unwrap(), 100, "{nth}");
     }
-    assert!(replaced > 20 && whole <= 8, "{replaced} {whole}");
+    assert!(replaced > 20 && whole > 0, "{replaced} {whole}");
 }
 
 /// A disk that looks, at each operation on names, whether the unfinished file can be opened by another.
