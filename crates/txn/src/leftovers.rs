@@ -291,7 +291,9 @@ impl Leftovers {
     pub fn go_home(self: Arc<Self>) {
         /// Larger ones are not given back, so that a thread that has become idle keeps little.
         const CHANGES_MAX: usize = 64;
-        let is_small = self.changed.len() <= CHANGES_MAX && self.rest.as_deref().is_none_or(Rest::is_of_one);
+        let is_little =
+            |rest: &Rest| rest.is_of_one() && rest.touched.len() + rest.large.len() <= CHANGES_MAX;
+        let is_small = self.changed.len() <= CHANGES_MAX && self.rest.as_deref().is_none_or(is_little);
         let home = self.home.as_ref().filter(|home| is_small && !is_own(home));
         let refused = match home.cloned() {
             Some(home) => home.give_back(self).err(),

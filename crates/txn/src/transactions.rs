@@ -338,10 +338,13 @@ impl Transactions {
     /// As for [`Versions::seen`].
     pub fn is_any_removed_seen(&self, tree: PageId) -> Result<bool, PoolError> {
         let state = self.lock_published();
-        let open = state.snapshots.iter().map(|begun| Sight { time: begun.time, own: begun.id });
-        let open: Vec<_> = open.collect();
+        let sight = |begun: &Begun| Sight { time: begun.time, own: begun.id };
+        let covered: Vec<_> = state.covered().map(sight).collect();
+        // None of them has changed the tree, so those of one time see the same.
+        let mut others: Vec<_> = state.others().map(sight).collect();
+        others.dedup_by_key(|sight| sight.time);
         drop(state);
-        for sight in open.into_iter().filter(|sight| self.versions.has_removed(*sight)) {
+        for sight in covered.into_iter().chain(others).filter(|sight| self.versions.has_removed(*sight)) {
             for key in self.versions.removed(sight, tree, (Bound::Unbounded, Bound::Unbounded))? {
                 if let Seen::Value(_) | Seen::Large(_) = self.versions.seen(tree, &key, sight)? {
                     return Ok(true);

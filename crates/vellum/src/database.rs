@@ -59,7 +59,7 @@ impl Database {
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = PoolFile::create(path, &options.pool)?;
-        Self::initialise(file, LogPlace::beside(path), options, || std::fs::remove_file(path))
+        Self::initialise(file, LogPlace::beside(path), options, |_| std::fs::remove_file(path))
     }
 
     /// Opens a database. If the database was not closed, its log is replayed first: everything that was acknowledged as
@@ -94,9 +94,9 @@ impl Database {
             Ok((file, true)) => {
                 // An empty file, or the file to which a link leads, was there before, and stays.
                 let is_own = file.was_created();
-                let take_back = || match is_own {
+                let take_back = |held: &dyn File| match is_own {
                     true => std::fs::remove_file(path),
-                    false => std::fs::OpenOptions::new().write(true).open(path)?.set_len(0),
+                    false => held.truncate(0),
                 };
                 Self::initialise(file, LogPlace::beside(path), options, take_back)
             }
@@ -116,7 +116,7 @@ impl Database {
         let created = PoolFile::create_on(held.clone(), &options.pool);
         let file = created.inspect_err(|_| drop(directory.remove(name)))?;
         drop(held);
-        Self::initialise(file, LogPlace::given(directory.clone()), options, || directory.remove(name))
+        Self::initialise(file, LogPlace::given(directory.clone()), options, |_| directory.remove(name))
     }
 
     /// As [`open`](Self::open), in a directory that may be simulated.
@@ -151,7 +151,7 @@ impl Database {
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
         let options = options.clone().log(false);
-        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::default(), &options, || Ok(()))
+        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::default(), &options, |_| Ok(()))
     }
 
     /// As [`open`](Self::open), on any cleanly closed file, and without a log.
@@ -169,16 +169,17 @@ impl Database {
         mut file: PoolFile,
         place: LogPlace,
         options: &Options,
-        remove_file: impl Fn() -> std::io::Result<()>,
+        remove_file: impl Fn(&dyn File) -> std::io::Result<()>,
     ) -> Result<Self> {
         // Locked until the file is removed: another process that waits for it must not create its database in it.
-        let _held = file.hold();
-        let (mut durable, place) = Self::start(file, place, options).inspect_err(|_| drop(remove_file()))?;
+        let held = file.hold();
+        let (mut durable, place) =
+            Self::start(file, place, options).inspect_err(|_| drop(remove_file(&*held)))?;
         let created = catalog::create(durable.pool()).and_then(|()| Ok(durable.checkpoint()?));
         if let Err(error) = created {
             durable.abandon();
             place.remove();
-            let _ = remove_file();
+            let _ = remove_file(&*held);
             return Err(error);
         }
         Ok(Self::with(durable, place, options, true))

@@ -23,6 +23,7 @@ use crate::{
     plant::Plant,
 };
 use std::{
+    cell::Cell,
     ops::Bound,
     sync::{Arc, atomic},
     time::Duration,
@@ -221,27 +222,31 @@ impl Handle {
     /// # Errors
     /// As for [`OpenTable::begin_owning`].
     pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Finishing<'_>> {
-        /// For how long it waits for single operations that are in its way. What it has written would be in vain.
+        /// For how long it waits for operations that are in its way. What it has written would be in vain.
         const PATIENCE: Duration = Duration::from_millis(20);
         const PAUSE: Duration = Duration::from_micros(20);
         // No transaction has this number, and no other load.
         let number = u64::MAX - LOADS.fetch_add(1, atomic::Ordering::Relaxed);
-        let (open, begun) = (&*self.open, Instant::now());
+        let (open, started) = (&*self.open, Instant::now());
         let begin = || match open.is_plain {
             true => open.begin_writing(None, root).map(Finishing::Beside),
             false => open.begin_owning(number, (root, false)).map(|()| Finishing::Alone(open)),
         };
         // The tree is empty, or is refused later. What a snapshot sees of it is among the versions, where nobody would look
         // behind pages that were written past the log.
-        let begin = || match begin()? {
-            Finishing::Alone(_) if self.inner.durable.is_any_removed_seen(root)? => {
-                Err(conflict(&open.name, true))
-            }
-            begun => Ok(begun),
+        let is_seen = Cell::new(false);
+        let begin = || {
+            let begun = begin()?;
+            let is_alone = matches!(begun, Finishing::Alone(_));
+            is_seen.set(is_alone && self.inner.durable.is_any_removed_seen(root)?);
+            if is_seen.get() { Err(conflict(&open.name, true)) } else { Ok(begun) }
         };
         loop {
             match begin().or_else(|_| self.inner.try_again(open, begin)) {
-                Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
+                // Single operations have snapshots, too, for a moment.
+                Err(Error::Conflict { committed, .. })
+                    if (!committed || is_seen.get()) && started.elapsed() < PATIENCE =>
+                {
                     thread::sleep(PAUSE);
                 }
                 done => return with_name(done, || self.name_now()),
