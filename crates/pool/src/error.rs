@@ -69,6 +69,15 @@ pub enum PoolError {
         /// The number of pages asked for.
         wanted_pages: usize,
     },
+    /// The buffers of streams of pages have half of the pool already.
+    #[error(
+        "half of the pool of {pool_pages} pages is buffers of bulk loads under way: finish or drop one of them first, or \
+         raise the pool's size"
+    )]
+    TooManyStreams {
+        /// The pool's limit.
+        pool_pages: usize,
+    },
     /// The extent can never fit into the pool.
     #[error(
         "{extent} cannot be held in a pool of {pool_pages} pages; raise the pool's size, or read it in parts"

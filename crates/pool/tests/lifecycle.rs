@@ -352,3 +352,40 @@ fn after_a_failed_sync_nothing_is_changed_any_more() {
     assert_eq!(pool.shared(single).unwrap().payload()[0], 9);
     assert_eq!(pool.shared(triple).unwrap().payload()[0], 3);
 }
+
+/// Streams that run out of memory have buffers instead, and so many of them that the rest of the pool can still be used.
+#[test]
+fn the_buffers_of_many_streams_leave_room_for_others() {
+    for pool_pages in [64, 1000] {
+        let file = SimulatedFile::new(1);
+        let options =
+            PoolOptions::default().pool_bytes((pool_pages * PAGE_SIZE) as u64).capacity_bytes(1 << 30);
+        let pool = Pool::create_on(Arc::new(file), &options).unwrap();
+        let fill = |bytes: &mut [u8]| {
+            bytes[100..].fill(1);
+            Ok::<(), PoolError>(())
+        };
+        let mut streams = Vec::new();
+        let refused = loop {
+            let mut stream = pool.pages(PageKind::USER).unwrap();
+            // More than there is room for.
+            match (0..pool_pages).try_for_each(|_| stream.append(fill).map(drop)) {
+                Ok(()) => streams.push(stream),
+                Err(error) => break error,
+            }
+            assert!(streams.len() < pool_pages, "there is no limit");
+        };
+        assert!(matches!(refused, PoolError::TooManyStreams { .. }), "{refused:?}");
+        assert!(streams.len() >= 6, "{} of {pool_pages} pages", streams.len());
+        // A quarter of the pool at once.
+        let guards: Vec<_> = (0..pool_pages / 4).map(|_| pool.allocate(1, PageKind::USER).unwrap()).collect();
+        drop(guards);
+        // One that ends makes room for the next one.
+        streams.pop().unwrap().settle().unwrap();
+        let mut next = pool.pages(PageKind::USER).unwrap();
+        (0..pool_pages).for_each(|_| assert!(next.append(fill).is_ok()));
+        streams.iter_mut().for_each(|stream| stream.settle().unwrap());
+        drop((next, streams));
+        pool.close().unwrap();
+    }
+}

@@ -553,7 +553,9 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
             ErrorKind::OutOfSpace
         }
         PoolError::Corruption { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,
-        PoolError::PoolExhausted { .. } | PoolError::LargerThanPool { .. } => ErrorKind::OutOfMemory,
+        PoolError::PoolExhausted { .. }
+        | PoolError::TooManyStreams { .. }
+        | PoolError::LargerThanPool { .. } => ErrorKind::OutOfMemory,
         PoolError::PoolTooSmall { .. }
         | PoolError::PoolTooLarge { .. }
         | PoolError::CapacityTooSmall { .. } => ErrorKind::InvalidInput,

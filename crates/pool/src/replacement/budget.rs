@@ -11,6 +11,8 @@ use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, Ordering, f
 pub struct Budget {
     used: AtomicUsize,
     limit: usize,
+    /// How many of the reserved pages are buffers of streams.
+    buffers: AtomicUsize,
     /// Below this many free pages the background evictor is woken.
     low_water: usize,
     /// The evictor works until this many are free.
@@ -42,6 +44,7 @@ impl Budget {
         Self {
             used: AtomicUsize::new(0),
             limit,
+            buffers: AtomicUsize::new(0),
             low_water,
             high_water: low_water * 2,
             evictor_asleep: AtomicBool::new(false),
@@ -75,6 +78,27 @@ impl Budget {
     pub fn give_back(&self, pages: usize) {
         let before = self.used.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "gave back {pages} pages of {before}");
+    }
+
+    /// How many pages the buffers of one more stream should have at most: an eighth of a pool in which there are no others,
+    /// and the less the more these have. All together have little more than a quarter.
+    pub fn pages_for_buffers(&self) -> usize {
+        // Relaxed: if another stream begins at the same time, both have a few more.
+        (self.limit / 4).saturating_sub(self.buffers.load(Ordering::Relaxed)) / 2
+    }
+
+    /// Counts reserved pages as buffers of a stream, unless these would have more than half of the pool.
+    pub fn begin_buffers(&self, pages: usize) -> bool {
+        // Relaxed: only the count itself must be right.
+        let taken = self.buffers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |buffers| {
+            Some(buffers + pages).filter(|sum| *sum <= self.limit / 2)
+        });
+        taken.is_ok()
+    }
+
+    /// They are buffers no longer, and still reserved.
+    pub fn end_buffers(&self, pages: usize) {
+        self.buffers.fetch_sub(pages, Ordering::Relaxed);
     }
 
     fn free(&self) -> usize {

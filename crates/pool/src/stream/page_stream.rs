@@ -278,18 +278,24 @@ struct Buffers<'p> {
 impl<'p> Buffers<'p> {
     /// Reserves the memory.
     fn new(allocator: &'p Allocator) -> Result<Self, PoolError> {
-        let pages = Self::pages_of_all(&allocator.pages().budget) / BUFFERS;
+        let budget = &allocator.pages().budget;
         let queue = allocator.storage().file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
-        allocator.evictor().reserve(Self::all(pages))?;
+        let pages = Self::pages_of_all(budget) / BUFFERS;
+        let all = Self::all(pages);
+        if !budget.begin_buffers(all.pages as usize) {
+            return Err(PoolError::TooManyStreams { pool_pages: budget.limit() });
+        }
+        let reserved = allocator.evictor().reserve(all);
+        reserved.inspect_err(|_| budget.end_buffers(all.pages as usize))?;
         let buffer = |_| (AlignedBuffer::new(pages * PAGE_SIZE), Extent::page(PageId(0)));
         let memory = (0..BUFFERS).map(buffer).collect();
         let free = (0..BUFFERS).collect();
         Ok(Self { allocator, queue, memory, free, first: PageId(0), filled: 0, pages, done: Vec::new() })
     }
 
-    /// The number of pages of all buffers together: an eighth of a small pool.
+    /// The number of pages of all buffers of one more stream together.
     fn pages_of_all(budget: &Budget) -> usize {
-        (budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
+        (budget.pages_for_buffers() / BUFFERS).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
     }
 
     /// An extent that stands for the memory of all buffers.
@@ -370,6 +376,8 @@ impl Drop for Buffers<'_> {
             // The caller has been told what could not be written.
             let _ = self.reap(Wait::ForOne);
         }
-        self.allocator.pages().budget.give_back(Self::all(self.pages).pages as usize);
+        let (budget, all) = (&self.allocator.pages().budget, Self::all(self.pages));
+        budget.end_buffers(all.pages as usize);
+        budget.give_back(all.pages as usize);
     }
 }
