@@ -3,6 +3,8 @@
 mod closing;
 mod conflicts;
 
+pub use conflicts::Loading;
+
 use crate::{
     BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
     analysis::Analysis,

@@ -347,6 +347,7 @@ impl Transaction {
                         Refused::Changed(record) => {
                             CommitError::Invalidated { tree: record.tree, key: record.key().into() }
                         }
+                        Refused::Loaded(tree) => CommitError::Invalidated { tree, key: Arc::default() },
                         Refused::Ended => CommitError::Ended,
                         Refused::Failed(error) => CommitError::Failed(error),
                     });

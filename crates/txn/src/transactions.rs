@@ -36,6 +36,7 @@
 mod covered_tests;
 mod exposing;
 mod leaving;
+mod loads;
 mod searching;
 #[cfg(test)]
 mod together_tests;
@@ -77,6 +78,8 @@ use vellum_pool::{KeptPages, PoolError, UndoSpace};
 pub(crate) enum Refused {
     /// A record that it has read was changed: this one.
     Changed(Box<Before>),
+    /// Something was loaded into this tree, of which it has read something.
+    Loaded(PageId),
     /// Its snapshot has been ended.
     Ended,
     /// Others' changes cannot be read.
@@ -152,6 +155,7 @@ struct State {
     private: Option<Arc<WriteSet>>,
     searched: Searched,
     in_table: InTable,
+    loads: Vec<loads::Load>,
 }
 
 /// An open snapshot: its time, its transaction, and when and where it was taken.
@@ -275,6 +279,7 @@ impl Transactions {
             private: None,
             searched: Searched::default(),
             in_table: InTable::default(),
+            loads: Vec::new(),
         };
         Self {
             versions: Versions::new(spill, kept),
@@ -481,9 +486,10 @@ impl Transactions {
             return Err(Box::new((Refused::Ended, take_back(left))));
         }
         let tested = match (tested, reads) {
-            (Ok(since), Some(reads)) => {
-                state.since(since).try_for_each(|(.., left)| refuse_if(left.find(reads)))
-            }
+            (Ok(since), Some(reads)) => state
+                .since(since)
+                .try_for_each(|(.., left)| refuse_if(left.find(reads)))
+                .and_then(|()| state.check_loads(snapshot.id, reads)),
             (tested, _) => tested.map(drop),
         };
         if let Err(refused) = tested {

@@ -32,6 +32,7 @@ use vellum_access::{AccessError, BulkLoad, Tree, Writer};
 use vellum_base::primitive::{Instant, thread};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
+use vellum_txn::Loading;
 
 impl Transaction {
     /// Begins to load entries in key order into a table, which must be empty. [`BulkLoader::finish`] makes them part of
@@ -228,18 +229,21 @@ impl Handle {
         // No transaction has this number, and no other load.
         let number = u64::MAX - LOADS.fetch_add(1, atomic::Ordering::Relaxed);
         let (open, started) = (&*self.open, Instant::now());
-        let begin = || match open.is_plain {
-            true => open.begin_writing(None, root).map(Finishing::Beside),
-            false => open.begin_owning(number, (root, false)).map(|()| Finishing::Alone(open)),
-        };
         // The tree is empty, or is refused later. What a snapshot sees of it is among the versions, where nobody would look
         // behind pages that were written past the log.
         let is_seen = Cell::new(false);
         let begin = || {
-            let begun = begin()?;
-            let is_alone = matches!(begun, Finishing::Alone(_));
-            is_seen.set(is_alone && self.inner.durable.is_any_removed_seen(root)?);
-            if is_seen.get() { Err(conflict(&open.name, true)) } else { Ok(begun) }
+            if open.is_plain {
+                return open.begin_writing(None, root).map(Finishing::Beside);
+            }
+            open.begin_owning(number, (root, false))?;
+            let owning = Owning(open);
+            let durable = &self.inner.durable;
+            is_seen.set(durable.is_any_removed_seen(root)?);
+            if is_seen.get() {
+                return Err(conflict(&open.name, true));
+            }
+            Ok(Finishing::Alone((durable.begin_load(root), owning)))
         };
         loop {
             match begin().or_else(|_| self.inner.try_again(open, begin)) {
@@ -264,13 +268,16 @@ pub(crate) enum Finishing<'t> {
     Beside(#[expect(dead_code, reason = "it is dropped at the end")] Writing),
     /// Nothing else is changed in the table. What a transaction had removed or reserved would not be in the leaf that is
     /// replaced, and undoing it would replace what was loaded.
-    Alone(&'t OpenTable),
+    Alone(
+        #[expect(dead_code, reason = "they are dropped in this order at the end")] (Loading<'t>, Owning<'t>),
+    ),
 }
 
-impl Drop for Finishing<'_> {
+/// The table belongs to this load.
+pub(crate) struct Owning<'t>(&'t OpenTable);
+
+impl Drop for Owning<'_> {
     fn drop(&mut self) {
-        if let Self::Alone(open) = self {
-            open.end_owning(false, None);
-        }
+        self.0.end_owning(false, None);
     }
 }

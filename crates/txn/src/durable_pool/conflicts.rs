@@ -1,6 +1,7 @@
 //! What is asked and done about transactions that conflict.
 
 use super::DurablePool;
+use crate::transactions::Transactions;
 use crate::waiting::Wait;
 use std::{panic::Location, time::Duration};
 use vellum_base::{PageId, Preceding};
@@ -18,6 +19,14 @@ impl DurablePool {
         self.single.transactions.begun_here(tree, key)
     }
 
+    /// Notes that records are put into a tree outside of transactions, until what this returns is dropped. A serializable
+    /// transaction that was begun before then and has read something of the tree is refused at its commit.
+    pub fn begin_load(&self, root: PageId) -> Loading<'_> {
+        let transactions = &self.single.transactions;
+        transactions.begin_load(root);
+        Loading { transactions, tree: root }
+    }
+
     /// Begins to wait for the open transaction that keeps others from changing a record, if there is one.
     pub fn wait_for_keeper(&self, tree: PageId, key: &[u8]) -> Option<Wait> {
         self.single.transactions.wait_for(tree, key)
@@ -26,5 +35,17 @@ impl DurablePool {
     /// The numbers of the open transactions that this thread began, and where it began them.
     pub fn begun_by_this_thread(&self) -> Vec<(u64, &'static Location<'static>)> {
         self.single.transactions.begun_by_this_thread()
+    }
+}
+
+/// A load outside of transactions that puts records into its tree.
+pub struct Loading<'t> {
+    transactions: &'t Transactions,
+    tree: PageId,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.transactions.end_load(self.tree);
     }
 }

@@ -541,3 +541,31 @@ fn what_a_closure_saw_counts_as_read_although_it_has_panicked() {
         assert_conflict(commit(transaction, &other), &table, b"key");
     }
 }
+
+/// It commits nothing, and still what was read before is different after it.
+#[test]
+fn a_load_outside_of_transactions_refuses_those_that_have_read_the_table() {
+    let (database, table, other) = database(90);
+    let [reader, stranger] = [(); 2].map(|()| database.begin().unwrap());
+    assert!(reader.range(&table, ..).unwrap().next().is_none());
+    assert!(stranger.get(&other, "y").unwrap().is_none());
+    let ended = database.begin().unwrap();
+    assert!(ended.get(&table, "loaded").unwrap().is_none());
+    commit(ended, &other).unwrap();
+    assert_eq!(table.bulk_load([("loaded", "")]).unwrap(), 1);
+    // It happens after the load, and before the reader, which happens before the load.
+    let between = database.begin().unwrap();
+    assert!(between.get(&table, "loaded").unwrap().is_some());
+    assert!(between.get(&other, "y").unwrap().is_none());
+    commit(between, &other).unwrap();
+    reader.put(&other, "y", "").unwrap();
+    let error = reader.commit().unwrap_err();
+    let Error::Conflict { table: of, committed: true, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(of, table.name());
+    commit(stranger, &other).unwrap();
+    // A load that fails has changed nothing, and a later reader sees all that was loaded.
+    let later = database.begin().unwrap();
+    assert!(later.get(&table, "loaded").unwrap().is_some());
+    assert!(table.bulk_load([("again", "")]).is_err());
+    commit(later, &other).unwrap();
+}
