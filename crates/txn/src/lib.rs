@@ -35,6 +35,7 @@ mod plant;
 mod reads;
 mod records;
 mod redo;
+mod removed_keys;
 mod room;
 mod settings;
 mod shard;

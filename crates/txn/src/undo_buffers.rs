@@ -28,7 +28,7 @@ use crate::{
     plant::{Bug, planted},
     undo_buffer::UndoBuffer,
     write_set::WriteSet,
-    writer::State,
+    writer::{Sight, State},
 };
 use mask::Mask;
 use recent::{Recent, RecentCommits};
@@ -330,12 +330,14 @@ impl UndoBuffers {
         });
     }
 
-    /// Shows the keys of removed records of a tree. Those that were removed by commits up to the time `since` may be left
-    /// out.
-    pub fn for_each_removed(&self, tree: PageId, since: u64, mut show: impl FnMut(&[u8])) {
-        self.for_each_since(since, |number, slot| {
+    /// Shows the keys of removed records of a tree. Those whose removal a snapshot sees may be left out.
+    pub fn for_each_removed(&self, tree: PageId, sight: Sight, mut show: impl FnMut(&[u8])) {
+        self.for_each_since(sight.time, |number, slot| {
             if self.removals.has(number, Ordering::Acquire) {
                 slot.show(number, |undone| {
+                    if undone.by.0 == sight.own {
+                        return;
+                    }
                     let removed =
                         undone.changed.iter().filter(|undo| undo.is_removal && undo.before.tree == tree);
                     removed.for_each(|undo| show(undo.before.key()));

@@ -17,7 +17,8 @@
 //! there alone: they are *covered*, and no longer count when it is decided which versions are needed.
 //!
 //! # Removed records
-//! A removed record is no longer in its leaf. For scans, the keys of those that have versions are kept in order.
+//! A removed record is no longer in its leaf. For scans, the keys of those that have versions are kept in order: see
+//! [`removed_keys`](crate::removed_keys).
 
 mod claiming;
 mod entering;
@@ -33,15 +34,15 @@ use crate::{
     leftovers::Leftovers,
     lock_order::{OrderedGuard, OrderedMutex, rank},
     plant::{Bug, planted},
+    removed_keys::RemovedKeys,
     shard::{Chains, SHARDS, Shard, shard_of},
     spill::SpillFile,
     undo_buffers::UndoBuffers,
-    writer::{Sight, State},
+    writer::{Sight, State, Writer},
 };
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 use std::{
-    collections::BTreeSet,
     ops::{Bound, RangeBounds as _},
     sync::Arc,
 };
@@ -50,9 +51,6 @@ use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Apart, PageId};
 use vellum_pool::{KeptPages, PoolError};
 use vellum_vm::Directory;
-
-/// The keys of removed records, each with its tree.
-type Removed = BTreeSet<(PageId, Box<[u8]>)>;
 
 /// Why a record cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +65,7 @@ pub(crate) enum Refusal {
 pub(crate) struct Versions {
     shards: Vec<Shard>,
     /// The keys of removed records that have versions.
-    removed: OrderedMutex<Removed, { rank::REMOVED }>,
+    removed: OrderedMutex<RemovedKeys, { rank::REMOVED }>,
     removed_count: AtomicUsize,
     /// Where versions go for which memory has no room.
     spill: Spill,
@@ -346,19 +344,19 @@ impl Versions {
     }
 
     fn forget_removed(&self, record: BeforeImage<'_>) {
-        if self.lock_removed().remove(&(record.tree, record.key().into())) {
-            self.removed_count.fetch_sub(1, Ordering::Release);
-        }
+        let mut removed = self.lock_removed();
+        removed.remove(record.tree, record.key());
+        self.removed_count.store(removed.len(), Ordering::Release);
     }
 
-    /// Keeps the key of a chain whose record is about to be removed. Its shard is locked, so key and chain go together.
-    fn note_removed(&self, chain: &mut Chain, is_removal: bool) {
-        if is_removal
-            && !std::mem::replace(&mut chain.is_removed, true)
-            && let Some(record) = chain.first()
-            && self.lock_removed().insert((record.tree, record.key().into()))
-        {
-            self.removed_count.fetch_add(1, Ordering::Release);
+    /// Keeps the key of a chain whose record its last writer is about to remove. Its shard is locked, so key and chain go
+    /// together.
+    fn note_removed(&self, chain: &mut Chain, writer: &Arc<Writer>) {
+        chain.is_removed = true;
+        if let Some(record) = chain.first() {
+            let mut removed = self.lock_removed();
+            removed.insert(record.tree, record.key(), writer);
+            self.removed_count.store(removed.len(), Ordering::Release);
         }
     }
 
@@ -374,9 +372,8 @@ impl Versions {
             });
         }
         let mut removed = self.lock_removed();
-        let before = removed.len();
-        removed.retain(|(of, _)| *of != tree);
-        self.removed_count.fetch_sub(before - removed.len(), Ordering::Release);
+        removed.forget(tree);
+        self.removed_count.store(removed.len(), Ordering::Release);
         drop(removed);
         // After memory: a cover that has taken versions out of it meanwhile is among them.
         self.generations.forget(tree);
@@ -408,12 +405,14 @@ impl Versions {
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
         // Undo buffers before memory, memory before the file: what the first forgets was in the next before.
         let mut keys = Vec::new();
-        self.buffers.for_each_removed(tree, sight.time, |key| {
+        self.buffers.for_each_removed(tree, sight, |key| {
             if (lower, upper).contains(key) {
                 keys.push(Box::from(key));
             }
         });
-        keys.append(&mut self.removed_in_memory(tree, lower, upper));
+        let mut removed = self.lock_removed();
+        removed.for_each_unseen(sight, tree, (lower, upper), |key| keys.push(key.into()));
+        drop(removed);
         let is_covered = self.generations.covers(sight.own);
         if is_covered {
             self.generations.add_covered(sight.own, tree, (lower, upper), &mut keys)?;
@@ -424,21 +423,6 @@ impl Versions {
         keys.sort_unstable();
         keys.dedup();
         Ok(keys)
-    }
-
-    fn removed_in_memory(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        let bound = |bound: Bound<&[u8]>, open: Bound<(PageId, Box<[u8]>)>| match bound {
-            Bound::Included(key) => Bound::Included((tree, key.into())),
-            Bound::Excluded(key) => Bound::Excluded((tree, key.into())),
-            Bound::Unbounded => open,
-        };
-        let first: (PageId, Box<[u8]>) = (tree, Box::default());
-        let beyond: (PageId, Box<[u8]>) = (PageId(tree.0 + 1), Box::default());
-        let (lower, upper) = (bound(lower, Bound::Included(first)), bound(upper, Bound::Excluded(beyond)));
-        if is_empty(&lower, &upper) {
-            return Vec::new();
-        }
-        self.lock_removed().range((lower, upper)).map(|(_, key)| key.clone()).collect()
     }
 
     /// How many versions a record has.
@@ -458,18 +442,7 @@ impl Versions {
         shard
     }
 
-    fn lock_removed(&self) -> OrderedGuard<'_, Removed> {
+    fn lock_removed(&self) -> OrderedGuard<'_, RemovedKeys> {
         self.removed.lock()
-    }
-}
-
-fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
-    match (lower, upper) {
-        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
-        (
-            Bound::Included(lower) | Bound::Excluded(lower),
-            Bound::Included(upper) | Bound::Excluded(upper),
-        ) => lower >= upper,
-        _ => false,
     }
 }

@@ -1,11 +1,8 @@
 //! The versions of a generation while they are in memory.
 
-use crate::chain::Chain;
+use crate::{chain::Chain, removed_keys::RemovedKeys};
 use hashbrown::HashTable;
-use std::{
-    collections::BTreeSet,
-    ops::{Bound, RangeBounds as _},
-};
+use std::ops::Bound;
 use vellum_base::PageId;
 
 /// Versions that do not change any more.
@@ -13,14 +10,14 @@ pub(crate) struct Frozen {
     /// By the hashes of their records, in parts.
     parts: Vec<HashTable<Chain>>,
     /// The keys of removed records.
-    pub removed: BTreeSet<(PageId, Box<[u8]>)>,
+    pub removed: RemovedKeys,
     /// About how much memory the versions take.
     pub bytes: usize,
 }
 
 impl Frozen {
     /// The part of a record is `hash >> 32`, modulo the number of parts.
-    pub fn new(parts: Vec<HashTable<Chain>>, removed: BTreeSet<(PageId, Box<[u8]>)>, bytes: usize) -> Self {
+    pub fn new(parts: Vec<HashTable<Chain>>, removed: RemovedKeys, bytes: usize) -> Self {
         Self { parts, removed, bytes }
     }
 
@@ -35,14 +32,7 @@ impl Frozen {
 
     /// Adds the keys, within bounds, of removed records of a tree.
     pub fn add_removed(&self, tree: PageId, bounds: (Bound<&[u8]>, Bound<&[u8]>), keys: &mut Vec<Box<[u8]>>) {
-        let first = match bounds.0 {
-            Bound::Included(key) | Bound::Excluded(key) => key.into(),
-            Bound::Unbounded => Box::default(),
-        };
-        let from = self.removed.range((tree, first)..).take_while(|(of, _)| *of == tree);
-        let within =
-            from.map(|(_, key)| key).take_while(|key| (Bound::Unbounded, bounds.1).contains(&key[..]));
-        keys.extend(within.filter(|key| bounds.contains(&key[..])).cloned());
+        self.removed.for_each(tree, bounds, |key| keys.push(key.into()));
     }
 
     /// How many records have versions.

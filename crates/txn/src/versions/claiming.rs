@@ -98,7 +98,9 @@ impl Versions {
             Entry::Vacant(place) => {
                 admit(None)?;
                 let mut chain = Chain::new(version());
-                self.note_removed(&mut chain, is_removal);
+                if is_removal {
+                    self.note_removed(&mut chain, writer);
+                }
                 shard.grow(chain.weight());
                 place.insert(chain);
                 self.note_used();
@@ -116,7 +118,9 @@ impl Versions {
                     shard.shrink(former);
                     shard.grow(chain.weight());
                 }
-                self.note_removed(chain, is_removal);
+                if is_removal {
+                    self.note_removed(chain, writer);
+                }
                 Appended { is_first, is_long: is_first && chain.is_to_be_cut() }
             }
         };

@@ -97,7 +97,7 @@ impl Turn<'_> {
             });
             let parts = parts.collect();
             let removed = std::mem::take(&mut *versions.lock_removed());
-            versions.removed_count.fetch_sub(removed.len(), Ordering::Release);
+            versions.removed_count.store(0, Ordering::Release);
             Frozen::new(parts, removed, bytes)
         });
     }
