@@ -62,8 +62,52 @@ struct Contents {
     /// The writers that were open when versions of theirs came here.
     writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
+    /// Who has changed the removed records of each tree.
+    removals: BTreeMap<PageId, Removals>,
     /// Whether a page could not be kept.
     has_failed: bool,
+}
+
+/// Who has changed the removed records of a tree.
+#[derive(Default)]
+struct Removals {
+    /// The last commit.
+    latest: u64,
+    /// The writers that were open when versions of theirs came here.
+    writers: BTreeMap<u64, Arc<Writer>>,
+}
+
+impl Removals {
+    /// Whether a snapshot does not see all of it.
+    fn are_unseen(&self, sight: Sight) -> bool {
+        let is_unseen = |writer: &Arc<Writer>| match writer.state() {
+            // The record is back in its leaf. Who removed it before counts, too.
+            State::RolledBack(_) => false,
+            state => !sight.sees(writer.id, state),
+        };
+        sight.time < self.latest || self.writers.values().any(is_unseen)
+    }
+}
+
+impl Contents {
+    /// Counts a version.
+    fn add(&mut self, (writer, state): (&Arc<Writer>, State), tree: PageId, is_removed: bool) {
+        let removals = is_removed.then(|| self.removals.entry(tree).or_default());
+        match state {
+            State::Committed(time) => {
+                self.latest = self.latest.max(time);
+                if let Some(removals) = removals {
+                    removals.latest = removals.latest.max(time);
+                }
+            }
+            _ => {
+                if let Some(removals) = removals {
+                    removals.writers.entry(writer.id).or_insert_with(|| writer.clone());
+                }
+                self.writers.entry(writer.id).or_insert_with(|| writer.clone());
+            }
+        }
+    }
 }
 
 /// The versions of a record on their way to the file, the latest last.
@@ -282,8 +326,11 @@ impl Generations {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         keys: &mut Vec<Box<[u8]>>,
     ) -> Result<(), PoolError> {
+        let is_covered = self.covers(sight.own);
         for generation in self.all().iter().filter(|generation| self.has_removed_in(generation, sight)) {
-            generation.add_removed(tree, (lower, upper), keys)?;
+            if is_covered || generation.may_have_unseen_removal(tree, sight) {
+                generation.add_removed(tree, (lower, upper), keys)?;
+            }
         }
         Ok(())
     }
@@ -343,6 +390,13 @@ impl Generation {
         time < latest
     }
 
+    /// Whether records of a tree may have been removed by writers that a snapshot does not see.
+    fn may_have_unseen_removal(&self, tree: PageId, sight: Sight) -> bool {
+        let contents = self.contents.lock();
+        contents.is_taking
+            || contents.removals.get(&tree).is_some_and(|removals| removals.are_unseen(sight))
+    }
+
     /// Whether a snapshot needs it. `by_covered` says whether covered snapshots may be among them.
     fn is_needed(&self, oldest: &Oldest, by_covered: bool) -> bool {
         let contents = self.contents.lock();
@@ -374,10 +428,9 @@ impl Generation {
     /// is the last commit that the youngest of them may see.
     pub fn take(&self, chains: &[Moving], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
         let mut contents = self.contents.lock();
-        for (writer, state, _) in chains.iter().flat_map(|chain| &chain.versions) {
-            match state {
-                State::Committed(time) => contents.latest = contents.latest.max(*time),
-                _ => _ = contents.writers.insert(writer.id, writer.clone()),
+        for chain in chains {
+            for (writer, state, before) in &chain.versions {
+                contents.add((writer, *state), before.tree, chain.is_removed);
             }
         }
         if chains.iter().any(|chain| chain.is_removed) {

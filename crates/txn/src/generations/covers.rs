@@ -73,10 +73,10 @@ impl Generations {
         let Some(frozen) = generation.frozen() else { return };
         let mut contents = generation.contents.lock();
         contents.chains = frozen.len();
-        for version in frozen.chains().flat_map(|chain| &chain.versions) {
-            match version.writer.state() {
-                State::Committed(time) => contents.latest = contents.latest.max(time),
-                _ => _ = contents.writers.entry(version.writer.id).or_insert_with(|| version.writer.clone()),
+        for chain in frozen.chains() {
+            for version in &chain.versions {
+                let by = (&version.writer, version.writer.state());
+                contents.add(by, version.before.tree, chain.is_removed);
             }
         }
     }

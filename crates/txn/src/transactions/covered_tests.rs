@@ -11,7 +11,7 @@ use crate::{
     write_set::{State, WriteSet},
     writer::Sight,
 };
-use std::{panic::Location, sync::Arc};
+use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
     BlobReference, Intent, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
@@ -429,4 +429,51 @@ fn a_claim_that_was_taken_back_and_stays_is_found_in_a_settled_leaf() {
     assert!(Lsn(50) < other.settled);
     let others = begin_writing(&transactions, &other);
     assert_eq!(claim((&*others, &other)).map(drop), Err(Refusal::Open));
+}
+
+/// Otherwise a queue beside a writer that stays open is the slower the more was removed.
+#[test]
+fn later_snapshots_pass_over_what_was_removed_beside_an_open_writer() {
+    for bytes in [0, 1 << 40] {
+        let transactions = with_room_for(bytes);
+        let old = begin(&transactions, false);
+        let writes = begin_writing(&transactions, &old);
+        change(&transactions, (&writes, &old), 2_000_000).unwrap();
+        let remove = |by: (&WriteSet, &Snapshot), record: u32| {
+            let value = Some(ValueImage { kind: ValueKind::Inline, bytes: b"value" });
+            let claimed = transactions.claim(by, (TREE, &key(record)[..], Lsn(500)), value, Intent::Remove);
+            claimed.unwrap().unwrap_or_else(|refusal| panic!("{refusal:?}")).note_change(Lsn(500), Lsn(510));
+        };
+        let keys = |sight| {
+            let bounds = (Bound::Unbounded, Bound::Included(&key(1_000_000)[..]));
+            transactions.versions.removed(sight, TREE, bounds).unwrap().len()
+        };
+        for number in 0..2_000 {
+            let snapshot = begin(&transactions, false);
+            assert!(keys(snapshot.sight()) <= 1, "after {number} removals, {bytes} bytes");
+            let own = begin_writing(&transactions, &snapshot);
+            remove((&own, &snapshot), number);
+            assert_eq!(keys(snapshot.sight()), 0, "its own");
+            let mut state = own.lock();
+            let left = state.leave();
+            let ended = transactions
+                .commit((&**own.writer(), &snapshot), (Lsn(100), left), None, |_| Lsn(300))
+                .unwrap_or_else(|refused| panic!("{:?}", refused.0))
+                .1;
+            *state = State::default();
+            drop(state);
+            transactions.prune(&ended);
+            if number % 400 == 399 {
+                transactions.make_room(|| Lsn(400)).unwrap();
+                assert_eq!(transactions.versions.generations().covers(old.id), bytes == 0);
+            }
+        }
+        // What the writer removes is seen by others, and not by itself.
+        (5_000..5_100).for_each(|record| remove((&writes, &old), record));
+        let other = begin(&transactions, false);
+        assert_eq!(keys(other.sight()), 100);
+        if bytes > 0 {
+            assert_eq!(keys(old.sight()), 2_000);
+        }
+    }
 }
