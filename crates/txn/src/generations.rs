@@ -393,8 +393,7 @@ impl Generation {
     /// Whether records of a tree may have been removed by writers that a snapshot does not see.
     fn may_have_unseen_removal(&self, tree: PageId, sight: Sight) -> bool {
         let contents = self.contents.lock();
-        contents.is_taking
-            || contents.removals.get(&tree).is_some_and(|removals| removals.are_unseen(sight))
+        contents.is_taking || contents.removals.get(&tree).is_some_and(|removals| removals.are_unseen(sight))
     }
 
     /// Whether a snapshot needs it. `by_covered` says whether covered snapshots may be among them.

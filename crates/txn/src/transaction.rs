@@ -371,6 +371,8 @@ impl Transaction {
     }
 
     fn clean_up(&self, pool: &Pool, ended: Ended) {
+        // Wakers are others' code: the record of the commit is filled, and nothing is locked.
+        self.transactions.waiting.end(self.snapshot.id);
         if ended.is_last {
             self.transactions.places.release();
         }

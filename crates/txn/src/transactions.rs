@@ -551,7 +551,7 @@ impl Transactions {
         self.publish(&state);
     }
 
-    /// Closes the snapshot of a transaction that has not been committed.
+    /// Closes the snapshot of a transaction that has not been committed. Those that wait for it are yet to be called.
     pub fn end(&self, snapshot: &Snapshot) -> Ended {
         self.close(self.lock(), snapshot)
     }
@@ -589,7 +589,6 @@ impl Transactions {
                     let forgotten = state.forget_buffers(oldest.of_others, self.versions.buffers());
                     let are_many_searched = state.searched.are_many(self.versions.spill().bytes);
                     drop(state);
-                    self.waiting.end(snapshot.id);
                     return Ended { oldest, is_last, free, pruned, forgotten, are_many_searched };
                 }
             }

@@ -132,6 +132,7 @@ fn wait_for_another() {
     transactions.roll_back(&writes);
     transactions.end_writing(snapshot.id);
     transactions.end(&snapshot);
+    transactions.waiting.end(snapshot.id);
     waiting.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(transactions.waiting.is_empty());
 }

@@ -8,7 +8,8 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
+    thread,
     time::Duration,
 };
 use vellum::{Database, Durability, Error, IsolationLevel, Options, Table, TableName, TransactionOptions};
@@ -364,4 +365,47 @@ fn a_run_inside_one_that_has_its_turn_does_not_wait_for_it() {
     }));
     ran.unwrap();
     assert_eq!((attempts.load(Ordering::Relaxed), table.count(..).unwrap()), (9, 3));
+}
+
+/// It uses the database, as a task does that is polled where it is woken.
+struct Storing {
+    table: Table<str, u64>,
+    count: AtomicU64,
+}
+
+impl Wake for Storing {
+    fn wake(self: Arc<Self>) {
+        self.table.put("stored", 1).unwrap();
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_database_when_the_transaction_ends_that_its_task_waits_for() {
+    for is_committed in [true, false] {
+        let (database, table) = database(90, &options());
+        let waker = Storing { table: table.clone(), count: AtomicU64::new(0) };
+        let (storing, transaction) = (Arc::new(waker), database.begin().unwrap());
+        transaction.put(&table, "count", 1).unwrap();
+        let table = &table;
+        let mut run =
+            pin!(database.run_async(|inner| async move { inner.put_async(table, "count", 2).await }));
+        let waker = Waker::from(storing.clone());
+        // It may have to wait for the driver first.
+        let is_waiting = |_: &u32| run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        assert_eq!(
+            (0..50).take_while(is_waiting).map(|_| thread::sleep(Duration::from_millis(1))).count(),
+            50
+        );
+        let before = storing.count.load(Ordering::Relaxed);
+        if is_committed {
+            transaction.commit().unwrap()
+        } else {
+            transaction.rollback().unwrap()
+        }
+        assert!(storing.count.load(Ordering::Relaxed) > before);
+        block_on(run).unwrap();
+        assert_eq!(table.get("count").unwrap(), Some(2));
+        assert_eq!(table.get("stored").unwrap(), Some(1));
+    }
 }
