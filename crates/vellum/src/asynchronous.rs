@@ -119,10 +119,15 @@ impl<T> Future for TableFuture<T> {
         }
         if let Some(slot) = &this.slot {
             let mut state = lock(&slot.state);
-            match state.result.take() {
-                Some(result) => ready = Poll::Ready(result),
-                None => state.waker = Some(context.waker().clone()),
+            let (result, undone) = (state.result.take(), state.undone.take());
+            if result.is_none() && undone.is_none() {
+                state.waker = Some(context.waker().clone());
             }
+            drop(state);
+            ready = match (undone, &this.table) {
+                (Some((key, task)), Some(table)) => Poll::Ready(table.perform(&key, &task)),
+                _ => result.map_or(Poll::Pending, Poll::Ready),
+            };
         }
         ready.map(|result| {
             let table = this.table.take();
@@ -222,33 +227,62 @@ struct UnderWay {
     slot: Owed,
     open: Arc<OpenTable>,
     is_get: bool,
+    /// The change that the future is to make, for which only the path is read.
+    undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
     _writing: Option<Writing>,
 }
 
+/// What has become of an operation.
+enum Outcome {
+    Done(Result<Owned>),
+    /// A change, which is yet to become durable.
+    Changed(Owned),
+    /// The future is to make the change.
+    Undone((Vec<u8>, Task<Vec<u8>>)),
+}
+
+impl Outcome {
+    /// Tells the future; `committed` says whether the changes are durable.
+    fn tell(self, slot: Owed, committed: &Result<()>) {
+        match (self, committed) {
+            (Self::Done(result), _) => slot.fill(result),
+            (Self::Changed(_), Err(error)) => slot.fill(Err(error.repeated())),
+            (Self::Changed(answer), Ok(())) => slot.fill(Ok(answer)),
+            (Self::Undone(undone), _) => slot.give_back(undone),
+        }
+    }
+}
+
 /// Runs orders of one database, and further orders that `more` returns in between, until all are done.
+///
+/// A change that must be a transaction is left to its future: it may have to wait for another transaction, whose task
+/// may be waiting for a read.
 fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
     let mut under_way: Vec<Option<UnderWay>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
-    let mut done: Vec<(Owed, Result<Owned>)> = Vec::new();
+    let mut done: Vec<(Owed, Outcome)> = Vec::new();
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(inner.durable.pool(), inner.read_depth);
-    loop {
+    let committed = loop {
         for Order { inner: order, open, key, task, slot } in orders.drain(..) {
             let table = Handle::new(order, open.clone());
             let (is_write, root) = (!matches!(task, Task::Get | Task::GetPart { .. }), open.current().root);
             let writing = if is_write { open.begin_writing(None, root).ok() } else { None };
-            if is_write && (writing.is_none() || table.is_apart()) {
-                done.push((slot, table.perform(&key, &task)));
-                continue;
-            }
+            let is_left = is_write && (writing.is_none() || table.is_apart());
             drop(table);
             let tree = inner.tree_of(&open, root);
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1
             });
+            let is_get = matches!(task, Task::Get);
+            let (undone, task) = match is_left {
+                true => (Some((key.clone(), task)), Task::GetPart { offset: 0, length: 0 }),
+                false => (None, task),
+            };
             if let Some(place) = under_way.get_mut(tag) {
-                *place = Some(UnderWay { slot, open, is_get: matches!(task, Task::Get), _writing: writing });
+                let _writing = writing.filter(|_| !is_left);
+                *place = Some(UnderWay { slot, open, is_get, undone, _writing });
             }
             batch.begin(tree, key, task, tag as u64);
         }
@@ -258,34 +292,42 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
         {
             if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                let UnderWay { slot, open, is_get, _writing } = order;
-                let result = result.or_else(|(error, (key, task))| {
-                    let table = Handle::new(inner.clone(), open);
-                    if matches!(error, AccessError::NeedsTransaction { .. }) {
-                        return table.perform(&key, &task);
+                let UnderWay { slot, open, is_get, undone, _writing } = order;
+                let outcome = match (undone, result) {
+                    // If something cannot be read, the future finds out why.
+                    (Some(undone), _) => Outcome::Undone(undone),
+                    (
+                        None,
+                        Ok(
+                            answer @ (Owned::Written(Written::Inserted | Written::Replaced)
+                            | Owned::Removed(true)),
+                        ),
+                    ) => Outcome::Changed(answer),
+                    (None, Ok(answer)) => Outcome::Done(Ok(answer)),
+                    (None, Err((AccessError::NeedsTransaction { .. }, undone))) => Outcome::Undone(undone),
+                    (None, Err((error, (key, _)))) => {
+                        let table = Handle::new(inner.clone(), open);
+                        Outcome::Done(match table.refused(error) {
+                            // The pool has no room for the value: it is read past the pool.
+                            error if is_get && error.is_about_room() => {
+                                table.read_whole(table.tree(), &key).map(Owned::Value)
+                            }
+                            error => Err(error),
+                        })
                     }
-                    match table.refused(error) {
-                        // The pool has no room for the value: it is read past the pool.
-                        error if is_get && error.is_about_room() => {
-                            table.read_whole(table.tree(), &key).map(Owned::Value)
-                        }
-                        error => Err(error),
-                    }
-                });
-                done.push((slot, result));
+                };
+                done.push((slot, outcome));
             }
         }
-        if let Err(error) = inner.commit() {
-            done.iter_mut().for_each(|(_, result)| *result = Err(error.repeated()));
-        }
+        let committed = inner.commit();
         orders = more();
         if orders.is_empty() && batch.is_empty() {
-            break;
+            break committed;
         }
-        done.drain(..).for_each(|(slot, result)| slot.fill(result));
-    }
+        done.drain(..).for_each(|(slot, outcome)| outcome.tell(slot, &committed));
+    };
     // A program that has awaited the last of these may close the database at once.
     drop(batch);
     drop(inner);
-    done.drain(..).for_each(|(slot, result)| slot.fill(result));
+    done.drain(..).for_each(|(slot, outcome)| outcome.tell(slot, &committed));
 }

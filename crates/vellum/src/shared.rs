@@ -396,13 +396,19 @@ pub(crate) struct Slot {
 #[derive(Default)]
 pub(crate) struct SlotState {
     pub(crate) result: Option<Result<Owned>>,
+    /// A change that the future is to make itself: the path to its key was in memory.
+    pub(crate) undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
     pub(crate) waker: Option<Waker>,
 }
 
 impl Slot {
     pub(crate) fn fill(&self, result: Result<Owned>) {
+        self.wake_with(|state| state.result = Some(result));
+    }
+
+    fn wake_with(&self, change: impl FnOnce(&mut SlotState)) {
         let mut state = lock(&self.state);
-        state.result = Some(result);
+        change(&mut state);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -423,6 +429,13 @@ impl Owed {
     pub(crate) fn fill(mut self, result: Result<Owned>) {
         if let Some(slot) = self.0.take() {
             slot.fill(result);
+        }
+    }
+
+    /// Leaves a change to the future.
+    pub(crate) fn give_back(mut self, undone: (Vec<u8>, Task<Vec<u8>>)) {
+        if let Some(slot) = self.0.take() {
+            slot.wake_with(|state| state.undone = Some(undone));
         }
     }
 }

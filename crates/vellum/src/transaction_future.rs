@@ -52,6 +52,11 @@ impl<T> TransactionFuture<'_, T> {
         };
         if matches!(task, Task::Get) {
             if self.is_reserving {
+                let path = Task::<&[u8]>::GetPart { offset: 0, length: 0 };
+                // To reserve a record waits for its leaf.
+                if !may_wait && transaction.read_untracked(table)?.try_now(key, path, |_| ())?.is_none() {
+                    return Ok(None);
+                }
                 transaction.write(table, |tree| tree.reserve(key))?;
             }
             let tree = match self.is_reserving {

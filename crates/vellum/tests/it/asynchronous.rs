@@ -388,3 +388,38 @@ fn a_value_in_memory_is_ready_whatever_the_thread_has_changed_before() {
     let answer = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(&answer, Poll::Ready(Ok(Some(value))) if **value == *b"1"), "{answer:?}");
 }
+
+/// The driver would keep the reads of all tasks waiting, and that transaction with them.
+#[test]
+fn a_change_waits_for_a_transaction_where_it_is_polled() {
+    let (database, table) = cold(&SimulatedFile::new(36));
+    let [key, other] = [1000_u64, 4000].map(u64::to_be_bytes);
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, key, "theirs").unwrap();
+    let changes = [table.remove_async(key), table.remove_async(2000_u64.to_be_bytes())];
+    let mut changes = changes.map(Box::pin);
+    for change in &mut changes {
+        assert!(change.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert!(block_on(table.get_async(other)).unwrap().is_some());
+    // Longer than a change waits for another transaction.
+    thread::sleep(Duration::from_millis(60));
+    transaction.commit().unwrap();
+    for change in changes {
+        assert!(block_on(change).unwrap());
+    }
+    assert!(block_on(table.get_async(key)).unwrap().is_none());
+}
+
+#[test]
+fn a_record_is_reserved_when_its_leaf_is_in_memory() {
+    let (database, table) = cold(&SimulatedFile::new(37));
+    let transaction = database.begin().unwrap();
+    let key = 3000_u64.to_be_bytes();
+    let mut reserved = pin!(transaction.get_for_update_async(&table, key));
+    assert!(reserved.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(block_on(reserved).unwrap(), Some(value(3000, 1)));
+    assert_eq!(table.remove(key).unwrap_err().kind(), ErrorKind::Conflict);
+    transaction.rollback().unwrap();
+    assert!(table.remove(key).unwrap());
+}
