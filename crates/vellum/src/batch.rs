@@ -3,7 +3,11 @@
 use crate::{
     AsKey, AsValue, KeyType, Put, Result, Table, ValueType, asynchronous::written, handle::Handle, nested,
 };
-use std::{cell::RefCell, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    iter,
+    ops::Range,
+};
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_base::Lsn;
 use vellum_pool::{Pool, PoolError};
@@ -168,13 +172,19 @@ impl Table {
             return Ok(());
         }
         let pool = self.handle.pool();
+        let last = LastChange::of(&self.handle);
         let together = |place, value: &mut [u8]| {
+            last.keep();
             nested::latched(pool, || (change.borrow_mut())(place, value));
         };
-        let mut last = LastChange::of(&self.handle);
+        let root = self.handle.open.current().root;
         let visit = |place: usize, result: Result<bool, AccessError>| {
             last.keep();
             match (result, keys.get(place)) {
+                // The tree may have been that of the table no longer.
+                (Ok(false), Some(key)) if self.handle.open.current().root != root => {
+                    visit(place, alone(place, key));
+                }
                 // Transactions have begun since the batch did, or the table has been cleared.
                 (
                     Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)),
@@ -222,10 +232,28 @@ impl Table {
             return Ok(());
         }
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.handle.pool(), self.handle.read_depth());
-        let mut last = LastChange::of(&self.handle);
-        batch.run(self.handle.tree(), tasks, |number, (key, task), answer| {
+        let last = LastChange::of(&self.handle);
+        let mut tasks = tasks.into_iter();
+        let tasks = iter::from_fn(|| {
             last.keep();
-            self.handle.settle((key.as_ref(), task), answer, |answer| visit(number, answer));
+            tasks.next()
+        });
+        let tree = self.handle.tree();
+        let root = tree.root();
+        batch.run(tree, tasks, |number, (key, task), answer| {
+            last.keep();
+            let is_nothing = matches!(
+                answer,
+                Ok(Answer::Value(_) | Answer::Written(Written::Refused) | Answer::Removed(false))
+            );
+            let request = (key.as_ref(), task);
+            // The tree is no longer that of the table, and may have been before the operation began.
+            if is_nothing && self.handle.open.current().root != root {
+                let gone = Err(PoolError::Cancelled.into());
+                self.handle.settle(request, gone, |answer| visit(number, answer));
+            } else {
+                self.handle.settle(request, answer, |answer| visit(number, answer));
+            }
         });
         last.commit()
     }
@@ -235,25 +263,25 @@ impl Table {
 /// make the batch forget for what it has to wait.
 struct LastChange<'h> {
     handle: &'h Handle,
-    lsn: Option<Lsn>,
+    lsn: Cell<Option<Lsn>>,
 }
 
 impl<'h> LastChange<'h> {
     fn of(handle: &'h Handle) -> Self {
-        Self { handle, lsn: None }
+        Self { handle, lsn: Cell::new(None) }
     }
 
     /// Keeps the last change of this thread, if it has made one since the last call. Called before the closure.
     #[inline]
-    fn keep(&mut self) {
-        self.lsn = self.handle.inner.durable.take_last_change().or(self.lsn);
+    fn keep(&self) {
+        self.lsn.set(self.handle.inner.durable.take_last_change().or(self.lsn.get()));
     }
 
     /// Returns once the changes are as durable as they should be.
-    fn commit(mut self) -> Result<()> {
+    fn commit(self) -> Result<()> {
         self.keep();
         let inner = &self.handle.inner;
-        self.lsn.map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
+        self.lsn.get().map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
     }
 }
 

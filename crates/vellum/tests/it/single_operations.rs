@@ -10,7 +10,7 @@ use std::{
     },
     thread,
 };
-use vellum::{Database, Durability, ErrorKind, Put, Table, Task, TransactionOptions};
+use vellum::{Answer, Database, Durability, ErrorKind, Put, Table, Task, TransactionOptions, Written};
 use vellum_vm::{CrashModel, SimulatedDisk};
 
 fn database(seed: u64) -> (Database, Table) {
@@ -204,5 +204,43 @@ fn a_batch_goes_on_although_a_transaction_begins_or_the_table_is_cleared() {
             })
             .unwrap();
         assert_eq!(written, keys.len());
+    }
+}
+
+#[test]
+fn what_a_batch_begins_after_the_table_was_cleared_uses_its_new_contents() {
+    for keeps_snapshot in [false, true] {
+        let (database, table) = database(8);
+        table.put("key", "old").unwrap();
+        let snapshot = keeps_snapshot.then(|| database.begin().unwrap());
+        let others: Vec<[u8; 4]> = (0..1000_u32).map(u32::to_be_bytes).collect();
+        let last = [Task::Get, Task::Update("newer"), Task::Get, Task::Remove, Task::Get];
+        let tasks = others.iter().map(|key| (&key[..], Task::Get));
+        // Each in a group of its own.
+        let tasks = last.iter().fold(tasks.collect::<Vec<_>>(), |mut tasks, task| {
+            tasks.push((b"key", task.by_ref()));
+            tasks.extend(others.iter().map(|key| (&key[..], Task::Get)));
+            tasks
+        });
+        let mut answers = Vec::new();
+        table
+            .multi_run(tasks, |place, answer| {
+                if place == 0 {
+                    database.clear_table("table").unwrap();
+                    table.put("key", "new").unwrap();
+                }
+                if place >= 1000 && (place - 1000) % 1001 == 0 {
+                    answers.push(format!("{:?}", answer.unwrap()));
+                }
+            })
+            .unwrap();
+        let value = |text: &str| format!("{:?}", Answer::Value(Some(text.as_bytes())));
+        let [replaced, removed] = [Answer::Written(Written::Replaced), Answer::Removed(true)];
+        let nothing = format!("{:?}", Answer::Value(None));
+        assert_eq!(
+            answers,
+            [value("new"), format!("{replaced:?}"), value("newer"), format!("{removed:?}"), nothing]
+        );
+        drop(snapshot);
     }
 }
