@@ -14,7 +14,7 @@ use std::{
 };
 use vellum_base::primitive::{
     AtomicU64, Instant, Mutex, MutexGuard, Ordering,
-    thread::{Builder, JoinHandle},
+    thread::{self, Builder, JoinHandle},
 };
 use vellum_base::{Lsn, tell_panic};
 use vellum_pool::{Checkpointer, CopyBasis, Pool};
@@ -197,7 +197,10 @@ impl Drop for CheckpointThread {
     fn drop(&mut self) {
         self.checkpoints.changes.bell.stop();
         self.checkpoints.interrupt(true);
-        if let Some(thread) = self.thread.take() {
+        // It may itself drop the last handle, in a waker that it calls: then it ends by itself.
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
+        {
             // A panic has been noted.
             let _ = thread.join();
         }

@@ -266,6 +266,9 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let committed = loop {
         for Order { inner: order, open, key, task, slot } in orders.drain(..) {
             let table = Handle::new(order, open.clone());
+            if slot.is_unwanted() {
+                continue;
+            }
             let (is_write, root) = (!matches!(task, Task::Get | Task::GetPart { .. }), open.current().root);
             let writing = if is_write { open.begin_writing(None, root).ok() } else { None };
             let is_left = is_write && (writing.is_none() || table.is_apart());

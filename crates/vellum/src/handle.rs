@@ -503,11 +503,17 @@ impl Handle {
             if let Some(reader) = tree.reader(key)? {
                 return Ok(Some(ValueReader::large(reader, self.pool())));
             }
-            match tree.value(key)? {
-                None => return Ok(None),
+            match tree.value(key).map_err(Error::from) {
+                Ok(None) => return Ok(None),
                 // The value was replaced by a large one in between: retry.
-                Some(value) if value.is_in_place() => {}
-                Some(value) => return Ok(Some(ValueReader::small(value.into_vec()))),
+                Ok(Some(value)) if value.is_in_place() => {}
+                Ok(Some(value)) => return Ok(Some(ValueReader::small(value.into_vec()))),
+                // By one for which the pool has no room. If it is none, what lacks room is the way to it.
+                Err(error) if error.is_about_room() => match tree.reader(key)? {
+                    Some(reader) => return Ok(Some(ValueReader::large(reader, self.pool()))),
+                    None => return Err(error),
+                },
+                Err(error) => return Err(error),
             }
         }
     }

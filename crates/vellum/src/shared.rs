@@ -432,6 +432,11 @@ impl Owed {
         }
     }
 
+    /// Whether the future has been dropped.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.0.as_ref().is_none_or(|slot| Arc::strong_count(slot) == 1)
+    }
+
     /// Leaves a change to the future.
     pub(crate) fn give_back(mut self, undone: (Vec<u8>, Task<Vec<u8>>)) {
         if let Some(slot) = self.0.take() {

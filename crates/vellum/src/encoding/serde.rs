@@ -14,6 +14,11 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 /// reordered while values of the old form are in the table; variants may be appended to an enum. The catalog stores the
 /// name of the type as `serde` knows it (`#[serde(rename = "...")]`), without its module.
 ///
+/// A value that could not be read back is refused when it is stored, so each is also read once then: values of types that
+/// ask what comes next (`#[serde(untagged)]`, `#[serde(tag = "...")]`, `serde_json::Value`) or of maps whose length is
+/// not known before (`#[serde(flatten)]`). A field that is left out at times (`skip_serializing_if`) is not noticed in all
+/// cases: such types must not be used.
+///
 /// ```
 /// use serde::{Deserialize, Serialize};
 /// use vellum::{Serde, TableName};
@@ -53,11 +58,13 @@ impl<T: Serialize + DeserializeOwned> AsValue<Serde<T>> for T {
         T: 'v;
 
     fn encoded_value(&self) -> Result<Vec<u8>> {
-        let failed = |error| Error::NotEncoded {
-            type_name: <Serde<T> as ValueType>::type_name(),
-            source: Box::new(error),
-        };
-        postcard::to_allocvec(self).map_err(failed)
+        let failed = |source| Error::NotEncoded { type_name: <Serde<T> as ValueType>::type_name(), source };
+        let bytes = postcard::to_allocvec(self).map_err(|error| failed(error.into()))?;
+        match postcard::take_from_bytes::<T>(&bytes) {
+            Ok((_, [])) => Ok(bytes),
+            Ok(_) => Err(failed("it could not be read back as what it is".into())),
+            Err(error) => Err(failed(format!("it could not be read back: {error}").into())),
+        }
     }
 }
 

@@ -183,4 +183,34 @@ mod with_serde {
         assert!(tokio::runtime::Runtime::new().unwrap().block_on(put).is_err());
         assert!(!table.contains(1).unwrap());
     }
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Untagged {
+        Number(u32),
+        Text(String),
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct LeavesOut {
+        first: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        second: Option<u8>,
+    }
+
+    #[test]
+    fn what_could_not_be_read_back_is_not_stored() {
+        let (_directory, database) = database();
+        let table = database.create_table(TableName::<u8, Serde<Untagged>>::new("t")).unwrap();
+        for value in [Untagged::Number(7), Untagged::Text("text".to_owned())] {
+            let error = table.put(1, value).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("read back"), "{error}");
+        }
+        assert!(table.first().unwrap().is_none());
+        let table = database.create_table(TableName::<u8, Serde<LeavesOut>>::new("u")).unwrap();
+        let value = |second| LeavesOut { first: "text".to_owned(), second };
+        table.put(1, value(Some(1))).unwrap();
+        assert!(table.put(1, value(None)).is_err());
+        assert_eq!(table.get(1).unwrap().unwrap().second, Some(1));
+    }
 }
