@@ -350,6 +350,10 @@ impl AsynchronousReads for Pool {
         self.within(page) && self.table().state(page).load().is_exclusive()
     }
 
+    fn complete_read(&self, page: PageId) {
+        self.allocator().io.complete_read(page);
+    }
+
     fn is_evicted(&self, page: PageId) -> bool {
         self.within(page) && self.table().state(page).load().is_evicted()
     }

@@ -458,6 +458,10 @@ pub trait AsynchronousReads: Navigation {
         false
     }
 
+    /// If other reads than those of the caller bring this page, begins them, and completes those that are done: their
+    /// owner may be busy elsewhere. Waits for nothing; does nothing by default.
+    fn complete_read(&self, _page: PageId) {}
+
     /// Whether a page is not in memory at this moment, so that it is worth reading ahead. A hint; false by default.
     fn is_evicted(&self, _page: PageId) -> bool {
         false

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use vellum_base::primitive::thread::{Builder, JoinHandle};
+use vellum_base::primitive::thread::{self, Builder, JoinHandle};
 use vellum_base::{Lsn, tell_panic};
 
 /// How long the thread waits after a flush that found no room.
@@ -88,14 +88,17 @@ impl LogFlusher {
 
     /// A future that is ready when the record at `lsn` is as durable as requested. It need not be awaited.
     pub fn arrival(&self, lsn: Lsn, durability: Durability) -> Arrival {
-        Arrival { log: self.log.clone(), lsn, durability }
+        Arrival { log: self.log.clone(), lsn, durability, key: None }
     }
 }
 
 impl Drop for LogFlusher {
     fn drop(&mut self) {
         self.log.waiting().stop();
-        if let Some(thread) = self.thread.take() {
+        // A waker that the thread calls may be what drops this.
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
+        {
             // A panic has ended the log.
             let _ = thread.join();
         }
@@ -131,6 +134,8 @@ pub struct Arrival {
     log: Arc<Log>,
     lsn: Lsn,
     durability: Durability,
+    /// The key of the task that awaits this, once it waits.
+    key: Option<u64>,
 }
 
 impl Arrival {
@@ -151,15 +156,25 @@ impl Arrival {
 impl Future for Arrival {
     type Output = Result<(), LogError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { log, lsn, durability } = &*self;
-        if let Some(result) = log.outcome(*lsn, *durability) {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { log, lsn, durability, key } = &mut *self;
+        let (lsn, durability) = (*lsn, *durability);
+        if let Some(result) = log.outcome(lsn, durability) {
             return Poll::Ready(result);
         }
-        if log.waiting().add(*lsn, *durability, context.waker()) && *durability == Durability::Synced {
+        let is_new = log.waiting().add(lsn, durability, key, context.waker());
+        if is_new && durability == Durability::Synced {
             log.syncs.note_task();
         }
         // The record may have arrived before the waker was registered.
-        log.outcome(*lsn, *durability).map_or(Poll::Pending, Poll::Ready)
+        log.outcome(lsn, durability).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.log.waiting().remove(self.lsn, self.durability, key);
+        }
     }
 }

@@ -448,7 +448,13 @@ impl Log {
 
     /// Flushes, and gives the turn back. Returns whether there was anything to flush.
     fn take_turn(&self, durability: Durability) -> Result<bool, LogError> {
-        let _turn = TakenTurn(self);
+        let mut turn = TakenTurn { log: self, is_complete: false };
+        let flushed = self.flush_or_prepare(durability);
+        turn.is_complete = true;
+        flushed
+    }
+
+    fn flush_or_prepare(&self, durability: Durability) -> Result<bool, LogError> {
         match self.flush_now(durability) {
             Ok(has_flushed) => Ok(has_flushed),
             Err(WriteError::NoSegment) => {
@@ -560,21 +566,25 @@ impl Log {
 }
 
 /// Gives the turn back, even if the flush panics.
-struct TakenTurn<'l>(&'l Log);
+struct TakenTurn<'l> {
+    log: &'l Log,
+    /// The flush has returned. The thread may be unwinding nevertheless, and a destructor writes to the log.
+    is_complete: bool,
+}
 
 impl Drop for TakenTurn<'_> {
     fn drop(&mut self) {
-        let mut turn = lock(&self.0.turn);
+        let Self { log, is_complete } = *self;
+        let mut turn = lock(&log.turn);
         turn.is_taken = false;
-        let has_failed = std::thread::panicking();
-        if has_failed {
+        if !is_complete {
             let error = io::Error::other("writing the log panicked");
-            self.0.has_failed.store(true, Ordering::Release);
+            log.has_failed.store(true, Ordering::Release);
             turn.failure.get_or_insert(Failure::Failed(Arc::new(error)));
         }
         drop(turn);
-        self.0.ended.notify_all();
-        self.0.waiting.wake(|lsn, durability| has_failed || self.0.horizon(durability) > lsn);
+        log.ended.notify_all();
+        log.waiting.wake(|lsn, durability| !is_complete || log.horizon(durability) > lsn);
     }
 }
 

@@ -1,9 +1,11 @@
 //! Tasks that wait until a record is durable enough, and requests to the log's thread.
 //!
-//! Lock order: while the list is locked nothing else is; wakers are called without the lock.
+//! Lock order: while the list is locked nothing else is; wakers are cloned, called and dropped without the lock, because
+//! they are the caller's code.
 
 use crate::Durability;
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
     time::Duration,
@@ -21,7 +23,11 @@ pub(crate) struct Waiting {
 
 #[derive(Default)]
 struct List {
-    tasks: Vec<Task>,
+    /// The tasks that wait for each [`Durability`].
+    buffered: Tasks,
+    synced: Tasks,
+    /// How many keys have been given out.
+    keys: u64,
     /// The highest request.
     request: Option<Request>,
     /// Whether segments are requested in addition: the other request may achieve nothing, and does not make them.
@@ -42,29 +48,48 @@ pub(crate) enum Request {
     Flush(Durability),
 }
 
-struct Task {
-    lsn: Lsn,
-    durability: Durability,
-    waker: Waker,
+/// By the record that a task waits for, and the key of the task.
+type Tasks = BTreeMap<(Lsn, u64), Waker>;
+
+impl List {
+    fn tasks(&mut self, durability: Durability) -> &mut Tasks {
+        match durability {
+            Durability::Buffered => &mut self.buffered,
+            Durability::Synced => &mut self.synced,
+        }
+    }
+
+    fn has_tasks(&self) -> bool {
+        !self.buffered.is_empty() || !self.synced.is_empty()
+    }
 }
 
 impl Waiting {
-    /// Has a task woken when the record at `lsn` is durable enough, and requests a flush. Returns whether it is new.
-    pub fn add(&self, lsn: Lsn, durability: Durability, waker: &Waker) -> bool {
+    /// Has a task woken when the record at `lsn` is durable enough, and requests a flush. `key` is the task's, `None`
+    /// before it is added for the first time. Returns whether it was not waiting.
+    pub fn add(&self, lsn: Lsn, durability: Durability, key: &mut Option<u64>, waker: &Waker) -> bool {
+        let waker = waker.clone();
         let mut list = self.lock();
-        let known = list
-            .tasks
-            .iter_mut()
-            .find(|task| task.lsn == lsn && task.durability == durability && task.waker.will_wake(waker));
-        let is_new = known.is_none();
-        if is_new {
-            list.tasks.push(Task { lsn, durability, waker: waker.clone() });
-        }
+        let key = *key.get_or_insert_with(|| {
+            list.keys += 1;
+            list.keys
+        });
+        let replaced = list.tasks(durability).insert((lsn, key), waker);
         // Relaxed, with the fence: see `has_tasks`.
         self.has_tasks.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.ask_with(list, Request::Flush(durability));
-        is_new
+        replaced.is_none()
+    }
+
+    /// Forgets a task.
+    pub fn remove(&self, lsn: Lsn, durability: Durability, key: u64) {
+        let mut list = self.lock();
+        let removed = list.tasks(durability).remove(&(lsn, key));
+        // Relaxed: as in `wake`.
+        self.has_tasks.store(list.has_tasks(), Ordering::Relaxed);
+        drop(list);
+        drop(removed);
     }
 
     /// Whether tasks wait. If a thread that has appended finds none, the flush that a task requests later finds the
@@ -95,32 +120,41 @@ impl Waiting {
         }
     }
 
-    /// Wakes the tasks for whose records `has_arrived` is true. Requests a sync for the others, if their records are
-    /// written: a task that waits for a record that was not there yet has made its request in vain.
+    /// Wakes the tasks for whose records `has_arrived` is true; if it is for one, it is for those before. Requests a sync
+    /// for the others, if their records are written: a task that waits for a record that was not there yet has made its
+    /// request in vain.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
-        if list.tasks.is_empty() {
+        if !list.has_tasks() {
             return;
         }
-        let arrived: Vec<_> =
-            list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
+        let mut arrived = Vec::new();
+        for durability in [Durability::Buffered, Durability::Synced] {
+            let tasks = list.tasks(durability);
+            while let Some(first) = tasks.first_entry().filter(|first| has_arrived(first.key().0, durability))
+            {
+                arrived.push(first.remove());
+            }
+        }
         // Relaxed: it is written under the lock, and a task too many does no harm.
-        self.has_tasks.store(!list.tasks.is_empty(), Ordering::Relaxed);
-        if list.tasks.iter().any(|task| has_arrived(task.lsn, Durability::Buffered)) {
+        self.has_tasks.store(list.has_tasks(), Ordering::Relaxed);
+        let has_written = |tasks: &Tasks| {
+            tasks.keys().next().is_some_and(|(lsn, _)| has_arrived(*lsn, Durability::Buffered))
+        };
+        if has_written(&list.buffered) || has_written(&list.synced) {
             self.ask_with(list, Request::Flush(Durability::Synced));
         } else {
             drop(list);
         }
-        for task in arrived {
+        for waker in arrived {
             // A waker is the caller's code. If it panics the others are still woken.
-            let _ = catch_unwind(AssertUnwindSafe(|| task.waker.wake()));
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
     /// The records whose durability tasks wait for.
     pub fn awaited(&self) -> Vec<Lsn> {
-        let list = self.lock();
-        list.tasks.iter().filter(|task| task.durability == Durability::Synced).map(|task| task.lsn).collect()
+        self.lock().synced.keys().map(|(lsn, _)| *lsn).collect()
     }
 
     /// Waits for a request; returns `None` when the thread is to end.

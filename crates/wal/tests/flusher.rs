@@ -3,7 +3,10 @@
 use std::{
     future::Future,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
@@ -246,5 +249,63 @@ fn a_waker_that_panics_keeps_no_other_future_waiting() {
         let good = flusher.arrival(log.append(b"good").unwrap(), Durability::Synced);
         assert!(join(vec![good]).remove(0).is_ok());
         assert!(log.horizon(Durability::Synced) > bad.lsn());
+    }
+}
+
+#[test]
+fn an_arrival_has_one_waker_and_none_once_it_is_dropped() {
+    let disk = SimulatedDisk::new(10);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let _hole = log.reserve(4).unwrap();
+    let later = log.append(b"not before the hole").unwrap();
+    for durability in [Durability::Buffered, Durability::Synced] {
+        let wakers = [(); 2].map(|()| Arc::new(Unpark(thread::current())));
+        let mut arrivals: Vec<_> = (0..10).map(|_| flusher.arrival(later, durability)).collect();
+        for (waker, others) in [(&wakers[0], &wakers[1]), (&wakers[1], &wakers[0])] {
+            for arrival in &mut arrivals {
+                let polled = Pin::new(arrival).poll(&mut Context::from_waker(&Waker::from(waker.clone())));
+                assert!(polled.is_pending());
+            }
+            assert_eq!((Arc::strong_count(waker), Arc::strong_count(others)), (11, 1));
+        }
+        drop(arrivals);
+        assert_eq!(Arc::strong_count(&wakers[1]), 1, "{durability:?}");
+    }
+}
+
+#[test]
+fn a_waker_may_drop_the_flusher_on_its_own_thread() {
+    struct Drops {
+        flusher: Mutex<Option<LogFlusher>>,
+        is_done: AtomicBool,
+    }
+    impl Wake for Drops {
+        fn wake(self: Arc<Self>) {
+            drop(self.flusher.lock().unwrap().take());
+            self.is_done.store(true, Ordering::SeqCst);
+        }
+    }
+    let disk = SimulatedDisk::new(11);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let hole = log.reserve(4).unwrap();
+    let mut arrival = flusher.arrival(hole.lsn(), Durability::Synced);
+    let drops = Arc::new(Drops { flusher: Mutex::new(Some(flusher)), is_done: AtomicBool::new(false) });
+    let waker = Waker::from(drops.clone());
+    assert!(Pin::new(&mut arrival).poll(&mut Context::from_waker(&waker)).is_pending());
+    hole.fill(b"late").unwrap();
+    // The thread flushes, and wakes the task.
+    log.request_flush(Durability::Synced);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !drops.is_done.load(Ordering::SeqCst) {
+        assert!(Instant::now() < deadline, "the flusher's thread waits for itself");
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop((arrival, waker, drops));
+    // The thread has ended, and has given the log back.
+    while Arc::strong_count(&log) > 1 {
+        assert!(Instant::now() < deadline, "the thread goes on");
+        thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,6 +1,7 @@
 //! Many threads append and wait at once: nothing is lost, and they share their syncs.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -113,6 +114,31 @@ fn a_panic_between_reserving_and_filling_holds_nobody_up() {
     log.wait(lsn, Durability::Synced).unwrap();
     drop(log);
     assert_eq!(open(Arc::new(disk.crash()), &options, Lsn(0)).1, [(lsn, b"after".to_vec())]);
+}
+
+#[test]
+fn a_destructor_that_writes_while_its_thread_unwinds_does_not_end_the_log() {
+    struct LastWords<'l> {
+        log: &'l Log,
+        are_durable: &'l Cell<bool>,
+    }
+    impl Drop for LastWords<'_> {
+        fn drop(&mut self) {
+            let written = self.log.append(b"last words");
+            let durable = written.and_then(|lsn| self.log.wait(lsn, Durability::Synced));
+            self.are_durable.set(durable.is_ok());
+        }
+    }
+    let disk = SimulatedDisk::new(12);
+    let (log, _) = open(Arc::new(disk), &options(64 << 10, 32 << 10), Lsn(0));
+    let are_durable = Cell::new(false);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _last_words = LastWords { log: &log, are_durable: &are_durable };
+        panic!("as the caller's code may");
+    }));
+    assert!(panicked.is_err() && are_durable.get());
+    let write = || log.wait(log.append(b"after").unwrap(), Durability::Synced);
+    thread::scope(|scope| scope.spawn(write).join()).unwrap().unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Batches do what single operations do, whatever the device does meanwhile.
 
+use crate::recording::RecordingPager;
 use crate::support::{create_tree, open_tree, options, print_counts, sealed, seed, unseal, verify};
 use rand::{
     Rng, RngExt, SeedableRng,
@@ -318,6 +319,75 @@ fn nobody_waits_for_a_batch_that_nobody_advances() {
             }
         }
         assert_eq!(seen.len(), 20);
+    }
+}
+
+/// A batch has begun a read and is not advanced. Another one needs the page, and always has reads of its own under way.
+#[test]
+fn a_batch_that_is_never_idle_gets_a_page_that_another_one_reads() {
+    let file = SimulatedFile::new(9);
+    filled(&file, 3000);
+    let pool = Pool::open_on(Arc::new(file), &options(64)).unwrap();
+    let tree = open_tree(&pool);
+    tree.get(&big_endian(0)).unwrap();
+    let mut idle: Batch<'_, Pool, [u8; 8], Vec<u8>> = Batch::new(&pool, 8);
+    idle.begin(tree, big_endian(2000), Task::Get, 2000);
+    let is_reading = |batch: &mut Batch<'_, Pool, [u8; 8], Vec<u8>>| {
+        let before = pool.statistics().misses;
+        batch.advance(false);
+        pool.statistics().misses > before
+    };
+    while !is_reading(&mut idle) {}
+    let mut busy: Batch<'_, Pool, [u8; 8], Vec<u8>> = Batch::new(&pool, 8);
+    busy.begin(tree, big_endian(2000), Task::Get, 2000);
+    let mut numbers = (0..3000).filter(|number| !(1900..2100).contains(number)).cycle().step_by(67);
+    for round in 0.. {
+        assert!(round < 10_000, "the operation starves");
+        while busy.has_room() {
+            let number = numbers.next().unwrap();
+            busy.begin(tree, big_endian(number), Task::Get, number);
+        }
+        busy.advance(true);
+        let mut answered = Vec::new();
+        while let Some(number) = busy.take(|tag, _, answer| answer.map(|_| tag).unwrap()) {
+            answered.push(number);
+        }
+        if answered.contains(&2000) {
+            break;
+        }
+    }
+    while !idle.is_empty() {
+        idle.advance(true);
+        idle.take(|_, _, answer| assert!(matches!(answer, Ok(Answer::Value(Some(_))))));
+    }
+}
+
+/// The device works on the reads while the owner of a batch does something else. A call that returns only when all is done
+/// waits for the device anyway, and submits nothing apart.
+#[test]
+fn reads_reach_the_device_before_the_batch_is_advanced_again() {
+    let file = SimulatedFile::new(10);
+    filled(&file, 3000);
+    let pager = RecordingPager::new(Pool::open_on(Arc::new(file), &options(64)).unwrap());
+    let tree = Tree::open(&pager, open_tree(&pager.pool).root());
+    let requests = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+    let keys: Vec<_> = (0..3000).step_by(40).map(big_endian).collect();
+    tree.multi_get(&keys, 16, |_, value| assert!(value.unwrap().is_some()));
+    assert!(requests(&pager.requests.begun) > 50);
+    assert_eq!(requests(&pager.requests.flushes), 0);
+    for waits in [false, true] {
+        let [begun, flushes] = [&pager.requests.begun, &pager.requests.flushes].map(requests);
+        let mut batch: Batch<'_, RecordingPager, [u8; 8], Vec<u8>> = Batch::new(&pager, 16);
+        let mut rounds = 0;
+        keys.iter().for_each(|key| _ = batch.begin(tree, *key, Task::Get, 0));
+        while !batch.is_empty() {
+            batch.advance(waits);
+            rounds += 1;
+            assert_eq!(requests(&pager.requests.unsubmitted), 0, "in round {rounds}");
+            while batch.take(|_, _, answer| assert!(answer.is_ok())).is_some() {}
+        }
+        assert!(requests(&pager.requests.begun) > begun, "the pool does not hold all pages");
+        assert!((1..=rounds).contains(&(requests(&pager.requests.flushes) - flushes)));
     }
 }
 

@@ -41,8 +41,14 @@ impl<Q> Queues<Q> {
         lock(&self.all).retain(|other| !Arc::ptr_eq(other, queue));
     }
 
-    /// Looks for the queue that `reads` the page in question, and if there is one, lets `finish` wait until one of its
-    /// reads is done and complete those that are done.
+    /// Shows all queues to `visit`, each locked.
+    pub fn for_each(&self, visit: impl Fn(&mut Q)) {
+        let all = lock(&self.all).clone();
+        all.iter().for_each(|queue| visit(&mut lock(queue)));
+    }
+
+    /// Looks for the queue that `reads` the page in question, and if there is one, lets `finish` complete those of its
+    /// reads that are done, after waiting until one is.
     pub fn complete(&self, reads: impl Fn(&Q) -> bool, finish: impl Fn(&mut Q)) -> CooperativeCompletion {
         // A copy, so that queues may come and go while this one waits.
         let all = lock(&self.all).clone();

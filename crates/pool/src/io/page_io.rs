@@ -6,7 +6,7 @@
 use crate::{
     error::{Miss, PoolError},
     io::{cooperative::Queues, fault::Faults, reads::Reads},
-    page::state::Want,
+    page::{parking::CooperativeCompletion, state::Want},
     primitive::{Mutex, lock, spin_loop},
 };
 use std::sync::Arc;
@@ -18,7 +18,6 @@ const IDLE_MAX: usize = 16;
 
 /// Reads of pages, and waiting for them.
 pub(crate) struct PageIo {
-    // Dropped before the mapping, which `faults` owns: queues wait for their requests.
     queues: Queues<Reads>,
     idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) faults: Faults,
@@ -32,8 +31,16 @@ impl PageIo {
     /// Waits until `want` may be possible. If the page is being read by a queue whose owner is busy elsewhere, this
     /// thread completes the read (see `io::cooperative`).
     pub(crate) fn wait(&self, page: PageId, want: Want) {
-        let finish = |reads: &mut Reads| reads.finish(&self.faults, Wait::ForOne);
-        self.faults.table().wait(page, want, || self.queues.complete(|reads| reads.holds(page), finish));
+        self.faults.table().wait(page, want, || self.complete(page, Wait::ForOne));
+    }
+
+    /// If `page` is being read by a queue, completes its reads that are done. Waits for nothing.
+    pub(crate) fn complete_read(&self, page: PageId) {
+        self.complete(page, Wait::No);
+    }
+
+    fn complete(&self, page: PageId, wait: Wait) -> CooperativeCompletion {
+        self.queues.complete(|reads| reads.holds(page), |reads| reads.finish(&self.faults, wait))
     }
 
     /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
@@ -105,5 +112,13 @@ impl PageIo {
             drop(idle);
             self.queues.remove(reads);
         }
+    }
+}
+
+impl Drop for PageIo {
+    /// Waits for all reads, before the mapping goes, which `faults` owns: a queue whose owner was leaked has reads under
+    /// way, and is never dropped.
+    fn drop(&mut self) {
+        self.queues.for_each(|reads| reads.finish(&self.faults, Wait::ForAll));
     }
 }

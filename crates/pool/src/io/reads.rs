@@ -106,8 +106,8 @@ impl Reads {
         }
         let span = reading.span;
         let request = Request::read(span.head.offset(), faults.table().address(span.head), span.bytes());
-        // SAFETY: the pages lie in the mapping, and their latches are held until the completion is reaped; the queues,
-        // which wait for their requests, are dropped before the mapping.
+        // SAFETY: the pages lie in the mapping, and their latches are held until the completion is reaped; the requests
+        // of all queues are waited for before the mapping goes.
         unsafe { self.queue.submit(request, tag as u64) };
     }
 

@@ -81,7 +81,7 @@ impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
             // Taking an answer also lets the next reads begin.
             let is_finished = self.batch.is_finished(first);
             if !is_finished || self.batch.ready.len() >= GROUP_SIZE / 2 {
-                self.batch.advance(!is_finished);
+                self.batch.advance_unflushed(!is_finished);
                 self.batch.done.clear();
             }
             if is_finished {

@@ -9,7 +9,8 @@
 //! - An operation keeps its guard on the parent of the page for which it waits. If the parent has not changed when the
 //!   page has been read, the operation continues from there; otherwise it starts again.
 //! - An operation that meets a page latched by another thread is tried again later. The thread waits for a latch only
-//!   when no operation can take a step and no read is under way.
+//!   when no operation can take a step and no read is under way. If the page is latched because another batch reads it,
+//!   the thread completes that read once it is done, because the owner may not come back for long.
 //! - A change is made in one step at the end, under the leaf's latch, as in the call for one key. A change that needs
 //!   more than the leaf (a split, a large value) is left to that call, which may wait.
 //!
@@ -87,6 +88,8 @@ pub struct Batch<'p, P: Pager + 'p, K, V> {
     /// `None` until the first miss.
     reads: Option<P::Misses<'p>>,
     finished_reads: Vec<FinishedRead>,
+    /// Whether reads were begun that the device may not know of.
+    has_begun_reads: bool,
     results: StepResults,
 }
 
@@ -99,6 +102,8 @@ struct Waiting {
     room: VecDeque<(usize, Miss)>,
     /// Pages that another thread had latched or changed.
     pages: Vec<(usize, PageId)>,
+    /// Which of `pages` was last looked for among the reads of other queues.
+    looked_for: usize,
 }
 
 impl Waiting {
@@ -123,6 +128,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             values_bytes: 0,
             reads: None,
             finished_reads: Vec::new(),
+            has_begun_reads: false,
             results: StepResults::default(),
         }
     }
@@ -172,8 +178,20 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     }
 
     /// Lets each operation that can take a step take one. If none can, collects finished reads, and waits for one if
-    /// `wait` is set. Otherwise returns at once, except for splits and large values.
+    /// `wait` is set. Otherwise returns at once, except for splits and large values. The reads that it begins reach the
+    /// device before it returns, so that they go on whatever the caller does next.
     pub fn advance(&mut self, wait: bool) {
+        self.advance_unflushed(wait);
+        if std::mem::take(&mut self.has_begun_reads)
+            && let Some(reads) = &mut self.reads
+        {
+            reads.flush();
+        }
+    }
+
+    /// [`advance`](Self::advance) for a caller that soon does so again: the reads that are begun reach the device then,
+    /// by the call that waits for others, or takes what is done.
+    fn advance_unflushed(&mut self, wait: bool) {
         if self.ready.is_empty() {
             self.refill(wait);
         } else if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
@@ -295,7 +313,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             if order.is_empty() {
                 return;
             }
-            self.advance(true);
+            self.advance_unflushed(true);
             self.done.clear();
             while let Some(index) = order.pop_front_if(|index| self.is_finished(*index)) {
                 self.take_from(index, |_, request, answer| visit(shown, &request, answer));
@@ -383,7 +401,16 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
 
     /// Makes the operations ready that met a latched page which is no longer latched.
     fn retry_pages(&mut self) {
-        let released = self.waiting.pages.extract_if(.., |(_, page)| !self.pager.is_latched(*page));
+        let Waiting { reads, pages, looked_for, .. } = &mut self.waiting;
+        // One a round, because there may be many, and most are read by this batch.
+        *looked_for = if *looked_for + 1 < pages.len() { *looked_for + 1 } else { 0 };
+        if let Some((_, page)) = pages.get(*looked_for)
+            && self.pager.is_latched(*page)
+            && !reads.iter().any(|(_, miss)| miss.extent.head == *page)
+        {
+            self.pager.complete_read(*page);
+        }
+        let released = pages.extract_if(.., |(_, page)| !self.pager.is_latched(*page));
         self.ready.extend(released.map(|(index, _)| index));
     }
 
@@ -413,7 +440,10 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
         let Some(reads) = &mut self.reads else { return true };
         match reads.begin(&miss) {
-            Ok(Begun::Reading) => self.waiting.reads.push((index, miss)),
+            Ok(Begun::Reading) => {
+                self.waiting.reads.push((index, miss));
+                self.has_begun_reads = true;
+            }
             Ok(Begun::Ready) => self.ready.push_back(index),
             Ok(Begun::Latched) => self.waiting.pages.push((index, miss.extent.head)),
             Ok(Begun::NoRoom) => {
@@ -443,6 +473,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     fn reap(&mut self, wait: bool) {
         let Some(reads) = &mut self.reads else { return };
         reads.reap(wait, &mut self.finished_reads);
+        self.has_begun_reads = false;
         if self.finished_reads.is_empty() {
             return;
         }

@@ -2,8 +2,10 @@
 #![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 mod replay;
+mod watched;
 
 pub use replay::{Alter, History, as_it_is};
+pub use watched::{Requests, Watched};
 
 use std::{
     collections::HashMap,
@@ -16,7 +18,7 @@ use vellum_access::AccessError;
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 use vellum_pool::{
     Allocation, AsynchronousReads, ChangeRecords, ExclusiveGuard, ExtentStream, Interrupt, LsnClock,
-    MissQueue, Navigation, OptimisticGuard, PageStream, PageWriter, Pool, PoolError, SharedGuard, Streams,
+    Navigation, OptimisticGuard, PageStream, PageWriter, Pool, PoolError, SharedGuard, Streams,
 };
 use vellum_vm::AlignedBuffer;
 
@@ -40,6 +42,8 @@ pub struct RecordingPager {
     persisted: Mutex<Vec<(Extent, Lsn)>>,
     /// Nodes as they were at some moment.
     seen: Mutex<Vec<(PageId, Vec<u8>)>>,
+    /// The requests for missing pages.
+    pub requests: Requests,
 }
 
 /// So that records are often divided.
@@ -59,6 +63,7 @@ impl RecordingPager {
             nodes: Mutex::default(),
             persisted: Mutex::default(),
             seen: Mutex::default(),
+            requests: Requests::default(),
         }
     }
 
@@ -251,14 +256,18 @@ impl Allocation for RecordingPager {
 }
 
 impl AsynchronousReads for RecordingPager {
-    type Misses<'p> = MissQueue<'p>;
+    type Misses<'p> = Watched<'p>;
 
-    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
-        self.pool.misses(depth)
+    fn misses(&self, depth: usize) -> Result<Watched<'_>, PoolError> {
+        Ok(Watched { queue: self.pool.misses(depth)?, requests: &self.requests })
     }
 
     fn is_latched(&self, page: PageId) -> bool {
         self.pool.is_latched(page)
+    }
+
+    fn complete_read(&self, page: PageId) {
+        self.pool.complete_read(page);
     }
 
     fn is_evicted(&self, page: PageId) -> bool {

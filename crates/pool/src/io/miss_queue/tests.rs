@@ -1,7 +1,7 @@
 //! A queue of misses in a whole pool.
 
 use super::*;
-use crate::{Pool, PoolOptions};
+use crate::{AsynchronousReads, Pool, PoolOptions};
 use vellum_base::PageKind;
 use vellum_vm::SimulatedFile;
 
@@ -41,18 +41,57 @@ fn nothing_but_a_reap_waits_for_a_thread_that_has_locked_the_queue() {
     });
 }
 
+/// A pool with single pages, none of which is in memory, and no two of which are neighbours.
+fn pool_with_pages(seed: u64, count: usize) -> (Pool, Vec<PageId>) {
+    let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
+    let file = SimulatedFile::new(seed);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+    let allocate = |_| pool.allocate(1, PageKind::USER).unwrap().keep().extent().head;
+    let pages = (0..2 * count).map(allocate).step_by(2).collect();
+    pool.close().unwrap();
+    (Pool::open_on(Arc::new(file), &options).unwrap(), pages)
+}
+
+#[test]
+fn a_read_whose_owner_is_elsewhere_is_completed_without_waiting() {
+    let (pool, pages) = pool_with_pages(3, 2);
+    let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
+    assert_eq!(queue.begin(&Miss::certain(Extent::page(pages[0]))).unwrap(), Begun::Reading);
+    // Each call finds what is done by then.
+    let attempts = (0..1000).take_while(|_| {
+        pool.complete_read(pages[1]);
+        assert!(pool.is_latched(pages[0]), "another page was asked for");
+        pool.complete_read(pages[0]);
+        pool.is_latched(pages[0])
+    });
+    assert!(attempts.count() < 1000);
+    let mut finished = Vec::new();
+    queue.reap(false, &mut finished);
+    assert!(finished.pop().unwrap().result.is_ok());
+    assert_eq!(queue.under_way(), 0);
+}
+
+#[test]
+fn the_reads_of_a_leaked_queue_are_over_before_the_mapping_goes() {
+    for closes in [false, true] {
+        let (pool, pages) = pool_with_pages(4, 10);
+        let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
+        assert_eq!(queue.begin_read_ahead(&pages), pages.len());
+        let reads = queue.reads.clone();
+        std::mem::forget(queue);
+        if closes {
+            pool.close().unwrap();
+        } else {
+            drop(pool);
+        }
+        assert_eq!(lock(&reads).queue.under_way(), 0);
+    }
+}
+
 #[test]
 fn all_reads_are_waited_for_at_once_and_the_pages_are_there() {
-    let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
-    let file = SimulatedFile::new(2);
-    let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
-    let pages: Vec<_> =
-        (0..20).map(|_| pool.allocate(1, PageKind::USER).unwrap().keep().extent().head).collect();
-    pool.close().unwrap();
-    let pool = Pool::open_on(Arc::new(file), &options).unwrap();
+    let (pool, pages) = pool_with_pages(2, 10);
     let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
-    // Every other one, so that no two are one request.
-    let pages: Vec<_> = pages.into_iter().step_by(2).collect();
     assert_eq!(queue.begin_read_ahead(&pages), pages.len());
     let mut finished = Vec::new();
     queue.reap_all(&mut finished);
