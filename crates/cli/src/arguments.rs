@@ -66,7 +66,7 @@ pub struct WriteArguments {
     /// Archive the log in this directory: `vellum restore --archive` follows it to any point in time
     #[arg(long, value_name = "DIR")]
     pub archive: Option<PathBuf>,
-    /// End the archive that the log has so far; with --archive, another one begins
+    /// End the archive that the log has so far, with the first change; with --archive, another one begins
     #[arg(long)]
     pub no_archive: bool,
 }
@@ -94,9 +94,10 @@ impl Change {
         options.log_segment_bytes(self.file_bytes()).log_buffer_bytes(self.file_bytes())
     }
 
-    /// The room that the log takes while the database is open, in bytes: two segments and the file of its buffer.
-    pub fn log_bytes(self) -> u64 {
-        3 * self.file_bytes()
+    /// The room that the log takes while the database is open, in bytes: two segments and the file of its buffer. A log that
+    /// is there goes on in segments of the size that it has.
+    pub fn log_bytes(self, existing_segment_bytes: Option<u64>) -> u64 {
+        2 * existing_segment_bytes.unwrap_or(self.file_bytes()) + self.file_bytes()
     }
 }
 

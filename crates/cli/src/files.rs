@@ -298,7 +298,8 @@ impl<R: Read> Read for Source<'_, R> {
     }
 }
 
-fn read_retrying(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+/// Reads what there is, also if a signal comes meanwhile.
+pub fn read_retrying(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match reader.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -4,6 +4,7 @@ use crate::{
     arguments::{Change, General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
     signals, size,
+    text::escaped,
 };
 use rustix::fs::Access;
 use std::{
@@ -14,7 +15,7 @@ use std::{
 };
 use vellum::{
     Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader,
-    pool::{PoolError, VmError},
+    pool::{POOL_BYTES_MIN, PoolError, PoolFile, PoolOptions, VmError},
 };
 use vellum_base::{io_causes, shown};
 
@@ -150,8 +151,39 @@ fn explain_room(path: &Path, error: Error, change: Change) -> Failure {
     if !is_log || failure.code != Code::Full {
         return failure;
     }
-    let room = size::bytes(change.log_bytes());
+    let room = size::bytes(change.log_bytes(log_file_bytes(path)));
     failure.and(format_args!("While this command runs, the log takes {room} in {}", shown(directory(path))))
+}
+
+/// The size of the files of the log that a database has, if it has one.
+fn log_file_bytes(path: &Path) -> Option<u64> {
+    let files = std::fs::read_dir(Database::log_path(path)).ok()?.filter_map(io::Result::ok);
+    let segments = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"segment-"));
+    segments.filter_map(|file| Some(file.metadata().ok()?.len())).max().filter(|bytes| *bytes > 0)
+}
+
+/// As [`close`]; tells if `--no-archive` has ended nothing yet, because nothing was changed.
+pub fn close_changed(database: Database, arguments: &WriteArguments, general: &General) -> Result {
+    close(database)?;
+    let path = &arguments.store.database;
+    // If another archive begins, the file does not say which one it means.
+    if arguments.no_archive && arguments.archive.is_none() && is_log_archived(path) {
+        general.remark(format_args!(
+            "nothing was changed, so the log of {} still counts as archived: its archive ends with the first change that a command \
+             with --no-archive makes",
+            shown(path)
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the file of a database that was closed says that its log is archived. False if it cannot be opened, as where
+/// another process has opened it meanwhile.
+fn is_log_archived(path: &Path) -> bool {
+    /// What the files of databases have as the name of their application.
+    const APPLICATION: &str = "vellum database";
+    let options = PoolOptions::default().pool_bytes(POOL_BYTES_MIN).read_only(true);
+    PoolFile::open(path, &options.application(APPLICATION)).is_ok_and(|file| file.is_log_archived())
 }
 
 /// Closes a database that was changed. There must be no open tables.
@@ -199,6 +231,15 @@ pub fn no_such_table(database: &Database, name: &str, advice: &str) -> Failure {
     Failure::no(format!("there is no table {name:?} in {}: {there_are}", shown(database.path())))
 }
 
+/// The failure for a key that a cursor has shown and a search does not find. No process changes the database meanwhile.
+pub fn not_found_again(key: &[u8], table: &str) -> Failure {
+    let key = escaped(key);
+    let message = format!(
+        "the key \"{key}\" is in the table {table:?}, and is not found from its root: the table is damaged; `vellum verify` tells where"
+    );
+    Failure::new(Code::Damaged, message)
+}
+
 /// Checks a key before anything is opened or created for it.
 pub fn check_key(key: &[u8]) -> Result {
     if key.len() > MAX_KEY_BYTES {
@@ -233,14 +274,23 @@ pub fn open_input(file: &Path, database: &Path, itself: &str) -> Result<(File, M
 
 /// The file at the path of a database; none if there is no file.
 pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
-    match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Err(Failure::usage(format!(
-            "{} is a directory, and a database is one file; to import a directory: vellum import DATABASE {}",
-            shown(path),
+    regular_file(path, "a database").map_err(|failure| match path.is_dir() {
+        true => failure.and(format_args!(
+            "To import a directory: vellum import DATABASE {}",
             crate::output::shell_path(path)
-        ))),
+        )),
+        false => failure,
+    })
+}
+
+/// The regular file at a path where `what` should be; none if there is no file.
+pub fn regular_file(path: &Path, what: &str) -> Result<Option<Metadata>> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(Failure::usage(format!("{} is a directory, and {what} is one file", shown(path))))
+        }
         Ok(metadata) if !metadata.is_file() => {
-            Err(Failure::usage(format!("{} is not a regular file, which a database is", shown(path))))
+            Err(Failure::usage(format!("{} is not a regular file, which {what} is", shown(path))))
         }
         Ok(metadata) => Ok(Some(metadata)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::read_link(path) {
@@ -361,4 +411,26 @@ pub fn read_parts(reader: &mut ValueReader<'_>, most: u64, mut take: impl FnMut(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_for_a_log_is_that_of_the_segments_it_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("d");
+        let room = || Change::Little.log_bytes(log_file_bytes(&path));
+        assert_eq!(room(), 12 << 20);
+        std::fs::create_dir(Database::log_path(&path)).unwrap();
+        assert_eq!(room(), 12 << 20);
+        let file = |name: &str, bytes| {
+            File::create(Database::log_path(&path).join(name)).unwrap().set_len(bytes).unwrap();
+        };
+        file("segment-0000000000000007", 16 << 20);
+        file("segment-0000000000000008", 0);
+        file("buffer", 64 << 20);
+        assert_eq!(room(), 36 << 20);
+    }
 }

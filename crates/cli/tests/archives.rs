@@ -101,3 +101,20 @@ fn a_small_change_takes_little_room_and_follows_on_logs_of_all_sizes() {
     );
     assert!(said.contains("the log takes 12.0 MiB in small"), "{said}");
 }
+
+#[test]
+fn an_archive_that_did_not_end_yet_is_told() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v", "--archive", "archive"]).ok();
+    let told = "its archive ends with the first change that a command with --no-archive makes";
+    for (command, code) in [(&["recover", "d"][..], 0), (&["delete", "d", "missing"], 1)] {
+        place.run(&[command, &["--no-archive"]].concat()).fails(code, &[told]);
+        place.run(command).fails(2, &["the log of d is archived"]);
+    }
+    assert!(!place.run(&["recover", "d", "--archive", "archive"]).err.contains(told));
+    let run = place.run(&["put", "d", "k", "w", "--no-archive"]);
+    assert!(!run.err.contains(told), "{}", run.err);
+    run.ok();
+    assert!(!place.run(&["recover", "d", "--no-archive"]).err.contains(told));
+    place.run(&["recover", "d"]).ok();
+}

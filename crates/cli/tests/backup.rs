@@ -24,7 +24,7 @@ fn a_backup_becomes_a_database_again() {
     let before = place.run(&["scan", "d", "--full"]).ok();
     let unmarked = life(&place);
     let said = place.run(&["backup", "d", "full"]).ok();
-    assert!(said.contains("pages in full"), "{said}");
+    assert!(said.contains("pages in full") && said.contains("; it ends before "), "{said}");
     assert_eq!(life(&place), unmarked | 1 << 63, "the database says that a backup was made of it");
     place.run(&["put", "d", "key-00007", "changed"]).ok();
     place.run(&["delete", "d", "key-00008"]).ok();
@@ -171,6 +171,12 @@ fn wrong_things_are_refused_with_what_to_do() {
     place.run(&["restore", "d", "r"]).fails(3, &["cannot use d", "not a backup", "vellum backup"]);
     place.run(&["restore", "full", "d"]).fails(2, &["d is there already", "another place"]);
     place.run(&["restore", "full"]).fails(2, &["DATABASE"]);
+    std::fs::create_dir(place.path("directory")).unwrap();
+    for command in [&["restore", "directory", "r"][..], &["backup", "d", "b", "--since", "directory"]] {
+        let run = place.run(command);
+        assert!(!run.err.contains("import"), "{}", run.err);
+        run.fails(2, &["directory is a directory, and a backup is one file"]);
+    }
     // Increments without what they follow on, or out of order.
     place.run(&["restore", "one", "r"]).fails(2, &["is an increment", "name the full backup first"]);
     place.run(&["restore", "full", "two", "r"]).fails(2, &["backup 2 does not follow", "in the order"]);
@@ -295,7 +301,8 @@ fn a_database_without_superblocks_is_saved() {
 fn a_database_is_restored_to_a_point_in_time() {
     let place = Place::new();
     place.run(&["put", "d", "key", "one", "--archive", "log"]).ok();
-    place.run(&["backup", "d", "full"]).ok();
+    let said = place.run(&["backup", "d", "full", "--json"]).json();
+    let end_of_backup = said[0]["end"].as_u64().unwrap().to_string();
     place.run(&["put", "d", "key", "two", "--archive", "log"]).ok();
     std::thread::sleep(std::time::Duration::from_millis(20));
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -312,11 +319,15 @@ fn a_database_is_restored_to_a_point_in_time() {
     // The place that it has told is that before which everything is there.
     place.run(&["restore", "full", "again", "--archive", "log", "--before-lsn", &end]).ok();
     assert_eq!(place.run(&["get", "again", "key"]).ok(), "three");
+    place.run(&["restore", "full", "first", "--archive", "log", "--before-lsn", &end_of_backup]).ok();
+    assert_eq!(place.run(&["get", "first", "key"]).ok(), "one");
     // Targets that cannot be reached, and what makes no sense.
     let restore = |more: &[&str]| place.run(&[&["restore", "full", "r", "--archive", "log"], more].concat());
     restore(&["--until", "2001-01-01T00:00:00Z"]).fails(2, &["lies before that", "use an earlier backup"]);
-    restore(&["--until", "2201-01-01T00:00:00Z"])
-        .fails(2, &["the archive ends at", "to the end of what there is"]);
+    // The last one has more nanoseconds than fit into 64 bits.
+    for late in ["2201-01-01T00:00:00Z", "1790000000000"] {
+        restore(&["--until", late]).fails(2, &["the archive ends at", "to the end of what there is"]);
+    }
     restore(&["--log", "nowhere"]).fails(6, &["there is no directory nowhere", "a log should be"]);
     std::fs::create_dir(place.path("empty")).unwrap();
     restore(&["--log", "empty"]).fails(2, &["does not go on where the archive ends", "leave it out"]);

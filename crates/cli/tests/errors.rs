@@ -6,8 +6,9 @@ use common::{Place, noise, without_privileges};
 use std::{
     fs::Permissions,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{FileExt as _, PermissionsExt as _},
     process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
 };
 use vellum::{Database, Options};
 
@@ -330,4 +331,44 @@ fn help_that_cannot_be_printed_is_a_failure() {
         let line = format!("'{}' {command} > /dev/full", env!("CARGO_BIN_EXE_vellum"));
         place.shell(&line).fails(5, &["cannot write the results"]);
     }
+}
+
+#[test]
+fn a_command_that_fails_leaves_an_empty_file_that_was_there() {
+    let place = Place::new();
+    place.write("tree/file", "x");
+    place.write("lines", "b\t1\na\t2\n");
+    place.write("real", "");
+    std::os::unix::fs::symlink("real", place.path("link")).unwrap();
+    for database in ["real", "link"] {
+        for command in [&["load", database, "lines"][..], &["put", database, "k", "v", "--table", ""]] {
+            place.run(&[command, &["--archive", "archive"]].concat()).fails(2, &[]);
+            assert_eq!(std::fs::metadata(place.path("real")).unwrap().len(), 0);
+            assert!(!place.path("real-log").exists() && place.path("link").is_symlink());
+            assert_eq!(std::fs::read_dir(place.path("archive")).unwrap().count(), 0);
+        }
+    }
+    place.run(&["put", "link", "k", "v", "--archive", "archive"]).ok();
+    assert_eq!(place.run(&["get", "real", "k"]).ok(), "v");
+}
+
+#[test]
+fn a_file_that_is_rewritten_while_it_is_stored_is_refused() {
+    let place = Place::new();
+    let path = place.write("file", noise(1, 30_000_000));
+    place.run(&["put", "d", "k", "before"]).ok();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                file.write_all_at(b"other", 0).unwrap();
+            }
+        });
+        let run = place.run(&["put", "d", "k", "--file", "file"]);
+        is_over.store(true, Ordering::Relaxed);
+        run.fails(6, &["the file was changed while it was being read; nothing was stored"]);
+    });
+    assert_eq!(place.run(&["get", "d", "k"]).ok(), "before");
+    place.run(&["put", "d", "k", "--file", "file"]).ok();
 }

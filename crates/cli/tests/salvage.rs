@@ -203,3 +203,22 @@ fn damage_shows_in_the_exit_code_also_if_nothing_reads_what_is_printed() {
         assert_eq!(run.code, Some(0), "{run:?}");
     }
 }
+
+#[test]
+fn a_superblock_that_is_damaged_in_a_crashed_database_is_told() {
+    let place = Place::new();
+    crashed(&place, "d");
+    place.run(&["verify", "d"]).ok();
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    bytes[4096 + 100] ^= 1;
+    place.write("d", &bytes);
+    let run = place.run(&["verify", "d"]);
+    assert!(
+        String::from_utf8_lossy(&run.out).contains("the copy of the superblock on page 1 is damaged"),
+        "{run:?}"
+    );
+    run.fails(3, &["nothing is lost", "`vellum recover` writes it again"]);
+    assert!(std::fs::read(place.path("d")).unwrap() == bytes, "nothing was changed");
+    place.run(&["recover", "d"]).ok();
+    place.run(&["verify", "d"]).ok();
+}

@@ -2,7 +2,6 @@
 
 mod closing;
 mod conflicts;
-
 pub use conflicts::Loading;
 
 use crate::{

@@ -342,14 +342,17 @@ fn restore_to(
     let mut unfinished =
         target.make(&options.pool.file_options(CreateMode::CreateNew), &|| remove_segments(log))?;
     // From here on the name belongs to this call alone, and so does the log beside it.
-    let is_log = true;
     if let Some(path) = own
         && std::fs::read_dir(path).is_ok_and(|mut files| files.next().is_some())
     {
-        return Err(Error::RestoreExists { path: path.to_owned(), is_log });
+        let advice = ", or open the database to which this log belongs, and close it";
+        return Err(Error::RestoreExists { path: path.to_owned(), advice });
     }
     if !segments(log)?.is_empty() {
-        return Err(Error::RestoreExists { path: log_place::path_of(&target.unfinished_path()), is_log });
+        let path = log_place::path_of(&target.unfinished_path());
+        let advice =
+            ", or remove this directory: no file goes with it, so it is what an interrupted restore has left";
+        return Err(Error::RestoreExists { path, advice });
     }
     place.make()?;
     unfinished.clean_with(|| {

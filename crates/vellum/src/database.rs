@@ -98,7 +98,9 @@ impl Database {
                     true => std::fs::remove_file(path),
                     false => held.truncate(0),
                 };
-                Self::initialise(file, LogPlace::beside(path), options, take_back)
+                let mut database = Self::initialise(file, LogPlace::beside(path), options, take_back)?;
+                database.inner_if_alone()?.keeps_file = !is_own;
+                Ok(database)
             }
             Ok((file, false)) => Self::open_file(file, LogPlace::beside(path), options),
             Err(error) if is_to_be_recovered(&error, options) => Self::open(path, options),
@@ -135,8 +137,11 @@ impl Database {
 
     /// A database that has crashed and is opened for reading only: its log is replayed in memory.
     fn recover_in_memory(file: Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
-        let Recovered { file, recovery, .. } = in_memory::recover_in_memory(&file, log, options, false)?;
-        Self::looked_at(PoolFile::open_on(file, &options.pool)?, recovery, options)
+        let recovered = in_memory::recover_in_memory(&file, log, options, false)?;
+        let Recovered { file, recovery, damaged_superblocks, .. } = recovered;
+        let mut database = Self::looked_at(PoolFile::open_on(file, &options.pool)?, recovery, options)?;
+        database.inner_if_alone()?.damaged_superblocks = damaged_superblocks;
+        Ok(database)
     }
 
     /// A database that is opened for reading only.
@@ -237,6 +242,8 @@ impl Database {
                 compacting: AtomicUsize::new(0),
                 read_depth: options.read_depth,
                 created,
+                keeps_file: false,
+                damaged_superblocks: Vec::new(),
                 open: Mutex::new(HashMap::new()),
                 doomed: Mutex::default(),
                 has_doomed: AtomicBool::new(false),
@@ -334,7 +341,8 @@ impl Database {
         // Before checkpoints pause: undoing may need one, to have room in the log.
         let undone = self.inner.undo_rest();
         let _paused = self.inner.durable.pause_checkpoints();
-        let report = verify::verify(pool, &self.inner.not_undone_extents(), progress);
+        let known = (&self.inner.not_undone_extents()[..], &self.inner.damaged_superblocks[..]);
+        let report = verify::verify(pool, known, progress);
         VerifyReport { rollback_error: undone.err(), ..report }
     }
 

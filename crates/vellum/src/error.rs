@@ -43,16 +43,12 @@ pub enum Error {
     #[error(transparent)]
     Backup(BackupError),
     /// A restored database would take the place of something that exists.
-    #[error("{} is there already, and restoring a database overwrites nothing: choose another place{}", path.display(), if *is_log {
-        ", or open the database to which this log belongs, and close it"
-    } else {
-        ""
-    })]
+    #[error("{} is there already, and restoring a database overwrites nothing: choose another place{advice}", path.display())]
     RestoreExists {
         /// The existing path.
         path: PathBuf,
-        /// Whether it is the log of a database.
-        is_log: bool,
+        /// What else can be done, as the rest of the message.
+        advice: &'static str,
     },
     /// A file has the name that a backup or database needs while it is made, and is not what an interrupted attempt leaves.
     #[error(

@@ -3,7 +3,7 @@
 use crate::{Options, Recovery, Result, catalog};
 use std::{path::Path, sync::Arc};
 use vellum_base::{Extent, PageId};
-use vellum_pool::{PoolError, PoolFile};
+use vellum_pool::{PoolError, PoolFile, Remains};
 use vellum_txn::{DurablePool, TxnError};
 use vellum_vm::{CreateMode, Directory, DiskFile, File, OverlayDirectory, OverlayFile};
 
@@ -20,6 +20,8 @@ pub(crate) struct Recovered {
     pub recovery: Option<Recovery>,
     /// The damage that was skipped.
     pub damage: Vec<TxnError>,
+    /// The copies of the superblock that are damaged in the file itself: recovery writes both anew.
+    pub damaged_superblocks: Vec<PageId>,
 }
 
 /// Recovers a database in memory; its file and its log stay as they are.
@@ -30,13 +32,14 @@ pub(crate) fn recover_in_memory(
     skip_damage: bool,
 ) -> Result<Recovered> {
     let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
+    let damaged_superblocks = Remains::damaged_superblocks(&**file);
     let overlay = OverlayFile::over(file.clone()).map_err(failed)?;
     let overlay: Arc<dyn File> = Arc::new(overlay);
     let mut options = options.clone().without_archive().read_only(false).background_checkpoints(false);
     options.log_settings.skip_damage = skip_damage;
     let opened = PoolFile::open_on(overlay.clone(), &options.pool)?;
     if !opened.needs_recovery() {
-        return Ok(Recovered { file: overlay, recovery: None, damage: Vec::new() });
+        return Ok(Recovered { file: overlay, recovery: None, damage: Vec::new(), damaged_superblocks });
     }
     let log = Arc::new(OverlayDirectory::over(log));
     let mut durable = DurablePool::open(opened, log, &options.log_settings)?;
@@ -45,5 +48,5 @@ pub(crate) fn recover_in_memory(
     }
     let (recovery, damage) = (durable.recovery(), durable.take_damage());
     durable.close()?;
-    Ok(Recovered { file: overlay, recovery, damage })
+    Ok(Recovered { file: overlay, recovery, damage, damaged_superblocks })
 }

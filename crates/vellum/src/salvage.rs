@@ -1,7 +1,7 @@
 //! Inspecting a crashed or damaged database without changing it, and extracting what can be read.
 
 use crate::{
-    Database, Error, Options, Problem, Recovery, Result,
+    Database, Error, Options, Problem, Recovery, Result, TableInformation,
     catalog::{self, CATALOG_SLOT, TableRecord},
     in_memory::{Recovered, open_base, recover_in_memory},
     log_place,
@@ -29,6 +29,15 @@ pub struct Salvage {
     damaged_superblocks: usize,
     /// The roots of tables whose names are lost, by the names given to them.
     nameless: BTreeMap<String, PageId>,
+}
+
+/// What can be found in a catalog.
+#[derive(Default)]
+struct Named {
+    /// Its tables, each with its record, if that can be read.
+    tables: Vec<(String, Option<TableRecord>)>,
+    heaps: Vec<String>,
+    lost: Vec<Error>,
 }
 
 /// How the pages were found of a database whose superblocks or space map are damaged.
@@ -140,7 +149,7 @@ impl Salvage {
     /// Opens a database whose superblocks and space map are sound.
     fn open_known(file: &Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         match recover_in_memory(file, log, options, true) {
-            Ok(Recovered { file, recovery, damage }) => {
+            Ok(Recovered { file, recovery, damage, .. }) => {
                 let left = recovery.map_or(LeftBy::Closing, LeftBy::Crash);
                 let damage = damage.into_iter().map(Error::from).collect();
                 let opened = PoolFile::open_on(file.clone(), &options.clone().read_only(true).pool)?;
@@ -277,14 +286,22 @@ impl Salvage {
     /// The names of the tables that can be found, including the [nameless](Self::nameless) ones, and what is lost of
     /// the catalog.
     pub fn tables(&self) -> (Vec<String>, Vec<Error>) {
-        let (mut names, _, lost) = self.named();
+        let Named { tables, lost, .. } = self.named();
+        let mut names: Vec<String> = tables.into_iter().map(|(name, _)| name).collect();
         names.extend(self.nameless().map(str::to_owned));
         (names, lost)
     }
 
+    /// The tables that the catalog describes, with their types, in the order of their names' bytes. Of the other
+    /// [tables](Self::tables) it is not known which types they have, and whether they keep versions.
+    pub fn described(&self) -> Vec<TableInformation> {
+        let tables = self.named().tables.into_iter();
+        tables.filter_map(|(name, record)| Some(TableInformation::from((name, record?)))).collect()
+    }
+
     /// The names of the heaps of objects that can be found. Their objects are not extracted.
     pub fn heaps(&self) -> Vec<String> {
-        self.named().1
+        self.named().heaps
     }
 
     /// Reads all of a heap of objects, and returns what is wrong with it, as [`Database::verify`] does. `None` if that is
@@ -299,15 +316,17 @@ impl Salvage {
     }
 
     /// The tables and the heaps that the catalog names, and what is lost of it.
-    fn named(&self) -> (Vec<String>, Vec<String>, Vec<Error>) {
-        let (mut tables, mut heaps, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+    fn named(&self) -> Named {
+        let Named { mut tables, mut heaps, mut lost } = Named::default();
         let found = catalog::tree(self.pool()).salvage(|piece| {
             match piece {
                 Salvaged::Entry { key, .. } if key.starts_with(&catalog::DOOMED) => {}
                 Salvaged::Entry { key, value, .. } => {
-                    let record = value.and_then(TableRecord::decode);
-                    let names = if record.is_some_and(|it| it.is_heap) { &mut heaps } else { &mut tables };
-                    names.push(String::from_utf8_lossy(key).into_owned());
+                    let name = String::from_utf8_lossy(key).into_owned();
+                    match value.and_then(TableRecord::decode) {
+                        Some(record) if record.is_heap => heaps.push(name),
+                        record => tables.push((name, record)),
+                    }
                 }
                 Salvaged::Lost { error, .. } => lost.push(error.into()),
                 _ => {}
@@ -315,7 +334,7 @@ impl Salvage {
             Ok::<_, Error>(())
         });
         lost.extend(found.err());
-        (tables, heaps, lost)
+        Named { tables, heaps, lost }
     }
 
     /// Calls `visit` with all readable entries of a table, in key order, and between them with what is lost.

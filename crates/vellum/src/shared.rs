@@ -57,6 +57,10 @@ pub(crate) struct Inner {
     pub(crate) read_depth: usize,
     /// Whether opening created the file.
     pub(crate) created: bool,
+    /// Whether it created the database in an empty file that was there: discarding the database leaves that, empty.
+    pub(crate) keeps_file: bool,
+    /// The damaged copies of the superblock in a file that was recovered in memory, where others are used.
+    pub(crate) damaged_superblocks: Vec<PageId>,
     /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during
     /// an operation on a table.
     pub(crate) open: Mutex<OpenTables>,

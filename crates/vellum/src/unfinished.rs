@@ -117,7 +117,7 @@ impl Target {
     fn exists(&self) -> Error {
         match self.kind {
             Kind::Backup => Error::Backup(BackupError::Exists { name: self.shown().display().to_string() }),
-            Kind::Database => Error::RestoreExists { path: self.shown(), is_log: false },
+            Kind::Database => Error::RestoreExists { path: self.shown(), advice: "" },
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is done to a database as a whole: mending its superblocks, and removing it.
 
 use crate::{Database, Error, Result, shared::Inner};
-use std::{io, path::Path};
+use std::{fs::OpenOptions, io, path::Path};
 use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, LogError, TxnError};
 use vellum_vm::{Named, VmError};
@@ -23,7 +23,8 @@ impl Database {
     /// opened with the archive. This must be the only handle. No other process can open the database meanwhile, and a
     /// database that one makes under the same name afterwards is not affected. An archive that has the log of another copy
     /// of the database ([`ArchiveError::Diverged`](crate::ArchiveError)) stays as it is. A symbolic link by which the
-    /// database was opened stays, and leads to nothing.
+    /// database was opened stays, and leads to nothing. An empty file in which this handle has
+    /// [created](Self::open_or_create) the database stays, too, and is empty again.
     ///
     /// # Errors
     /// [`Error::StillInUse`] if there are other handles; if the database is open for reading only; if the file has been
@@ -57,7 +58,11 @@ impl Inner {
         if !self.has_its_name(&file)? {
             return Ok(());
         }
-        match std::fs::remove_file(&file) {
+        let removed = match self.keeps_file {
+            true => OpenOptions::new().write(true).open(&file).and_then(|held| held.set_len(0)),
+            false => std::fs::remove_file(&file),
+        };
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(not_removed(&file, error)),
             _ => Ok(()),
         }

@@ -184,14 +184,19 @@ pub(crate) fn heap(pool: &Pool, root: PageId, name: &str) -> Vec<Problem> {
     report.problems
 }
 
-/// Verifies everything. `kept` are extents to which no structure refers, and which are needed.
-pub(crate) fn verify(pool: &Pool, kept: &[Extent], mut progress: impl FnMut(Progress)) -> VerifyReport {
+/// Verifies everything. `kept` are extents to which no structure refers, and which are needed, and `replaced` copies of the
+/// superblock that are damaged in the file, and sound in the pool's view of it.
+pub(crate) fn verify(
+    pool: &Pool,
+    (kept, replaced): (&[Extent], &[PageId]),
+    mut progress: impl FnMut(Progress),
+) -> VerifyReport {
     let mut report = VerifyReport::default();
     let mut seen = Seen::none(pool, &mut progress);
     for extent in pool.own_extents() {
         seen.claim(extent);
     }
-    for page in pool.damaged_superblocks() {
+    for page in pool.damaged_superblocks().into_iter().chain(replaced.iter().copied()) {
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
     }
     verify_tree(catalog::tree(pool), None, &mut seen, &mut report);

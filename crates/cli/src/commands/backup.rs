@@ -47,6 +47,8 @@ pub struct Arguments {
 struct Summary {
     kind: &'static str,
     increment: bool,
+    /// It holds everything that was committed before this place in the log.
+    end: u64,
     pages: u64,
     log_bytes: u64,
     bytes: u64,
@@ -97,6 +99,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         out.json(&Summary {
             kind: "summary",
             increment: former.is_some(),
+            end: summary.end.0,
             pages: summary.pages,
             log_bytes: summary.log_bytes,
             bytes: summary.bytes,
@@ -106,7 +109,11 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         let pages = size::counted(summary.pages, "page", "pages");
         let of = if former.is_some() { "that may have changed " } else { "" };
         let bytes = size::bytes(summary.bytes);
-        out.line(format_args!("{pages} {of}in {} ({bytes}), in {seconds:.2} s", shown(&arguments.backup)))?;
+        out.line(format_args!(
+            "{pages} {of}in {} ({bytes}), in {seconds:.2} s; it ends before {} of the log",
+            shown(&arguments.backup),
+            summary.end
+        ))?;
     }
     out.finish()
 }
@@ -116,7 +123,7 @@ pub const PAGE_BYTES: u64 = vellum_base::PAGE_SIZE as u64;
 
 /// Opens a backup.
 pub fn open(path: &Path) -> Result<Backup> {
-    store::existing_file(path)?;
+    store::regular_file(path, "a backup")?;
     Backup::open(path).map_err(|error| match error {
         Error::Pool(PoolError::Vm(_)) => error.into(),
         error => Failure::from(error).after(format_args!("cannot use {}", shown(path))),

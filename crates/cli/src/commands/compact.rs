@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         !signals::interrupted()
     });
     drop(bar);
-    let closed = store::close(database);
+    let closed = store::close_changed(database, &arguments.target, general);
     let done = done?;
     closed?;
     signals::check()?;

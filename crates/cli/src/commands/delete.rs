@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     store::check_key(&key)?;
     let database = store::open_to_write(&arguments.target, Change::Little)?;
     let removed = remove(&database, &arguments.table.table, &key);
-    store::close(database)?;
+    store::close_changed(database, &arguments.target, general)?;
     if !removed? {
         return Err(no_such_key(&key, &arguments.table.table, &arguments.target.store.database));
     }

@@ -99,8 +99,9 @@ impl Dump {
         let mut cursor = table.cursor(..)?;
         let failed = |error| Failure::output(&error);
         while let Some(entry) = cursor.next()? {
-            // No process changes the database meanwhile.
-            let Some(mut reader) = table.reader(entry.key())? else { continue };
+            let Some(mut reader) = table.reader(entry.key())? else {
+                return Err(store::not_found_again(entry.key(), name));
+            };
             self.begin_entry(entry.key())?;
             let mut encoder = Encoder::new(&mut self.out, Form::Escaped, Target::Plain);
             store::read_parts(&mut reader, u64::MAX, |part| encoder.write(part).map_err(failed))?;
@@ -147,9 +148,18 @@ impl Dump {
         };
         losses.into_iter().for_each(&mut tell);
         missing.iter().for_each(|name| tell(format!("the table {name:?}, which was not found")));
+        let nameless: Vec<&str> = salvage.nameless().collect();
+        let described = salvage.described();
         self.out.line(FIRST)?;
         for name in tables.iter().filter(|name| arguments.wants(name)) {
-            self.begin_table(&salvaged_table(&salvage, name))?;
+            let known = described.iter().find(|table| table.name == *name);
+            // That of tables without names has been told.
+            if known.is_none() && !nameless.contains(&name.as_str()) {
+                tell(format!(
+                    "table {name:?}: its types, and whether it keeps versions; it is dumped as one from bytes to bytes that does"
+                ));
+            }
+            self.begin_table(&salvaged_table(name, known))?;
             self.salvaged_entries(&salvage, name, &mut tell)?;
         }
         if arguments.tables.is_empty() {
@@ -193,10 +203,9 @@ impl Dump {
     }
 }
 
-/// The description of a table, if it can be read; otherwise a table of bytes.
-fn salvaged_table(salvage: &Salvage, name: &str) -> TableLine {
-    let known = salvage.database().tables().unwrap_or_default().into_iter().find(|table| table.name == name);
+/// The line of a table; of one that is not known any more, that of a table of bytes.
+fn salvaged_table(name: &str, known: Option<&TableInformation>) -> TableLine {
     let bytes = || ("bytes".to_owned(), "bytes".to_owned());
-    let types = known.as_ref().map_or_else(bytes, |table| (table.key_type.clone(), table.value_type.clone()));
+    let types = known.map_or_else(bytes, |table| (table.key_type.clone(), table.value_type.clone()));
     TableLine { name: name.to_owned(), types, is_plain: known.is_some_and(|table| table.is_plain) }
 }

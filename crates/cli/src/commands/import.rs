@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         Err(failure) => (Tally::default(), Err(failure)),
     };
     let closing = Progress::steps(general.quiet, "writing", None);
-    let closed = store::close(database);
+    let closed = store::close_changed(database, &arguments.target, general);
     drop(closing);
     let printed = report(&tally, imported.is_ok() && closed.is_ok(), start.elapsed(), general);
     let outcome = match (imported, closed) {

@@ -3,7 +3,7 @@
 use crate::{
     arguments::{Change, FormArguments, General, TableArguments, WriteArguments},
     failure::{Code, Failure, Result},
-    files::{self, Fault, Source},
+    files::{self, Attributes, Fault, Source},
     output::Output,
     size, store,
     text::escaped,
@@ -11,6 +11,7 @@ use crate::{
 use serde::Serialize;
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     io::{self, Cursor, Read, Seek as _, Write as _},
     path::{Path, PathBuf},
 };
@@ -64,7 +65,14 @@ struct Report {
 /// A value, ready to be stored.
 struct Value {
     length: u64,
-    source: Box<dyn Read>,
+    source: Contents,
+}
+
+/// Where a value is read from.
+enum Contents {
+    Stream(Box<dyn Read>),
+    /// A file that others may change meanwhile, as it was when it was opened.
+    Shared(File, Attributes),
 }
 
 /// Puts a value.
@@ -84,7 +92,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         // It holds only an empty table, which was not asked for.
         store::discard(database, general);
     } else {
-        store::close(database)?;
+        store::close_changed(database, &arguments.target, general)?;
     }
     let put = stored?;
     if created {
@@ -104,14 +112,24 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 
 impl Value {
     fn bytes(bytes: Vec<u8>) -> Self {
-        Self { length: bytes.len() as u64, source: Box::new(Cursor::new(bytes)) }
+        Self { length: bytes.len() as u64, source: Contents::Stream(Box::new(Cursor::new(bytes))) }
     }
 }
 
 fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) -> Result<Put> {
-    let mut source = Source::new(&mut value.source, value.length);
+    let target = (database, table, key, value.length);
+    match &mut value.source {
+        Contents::Stream(stream) => store_from(target, Source::new(stream, value.length)),
+        Contents::Shared(file, attributes) => store_from(target, Source::of_file(file, *attributes)),
+    }
+}
+
+fn store_from<R: Read>(
+    (database, table, key, length): (&Database, &str, &[u8], u64),
+    mut source: Source<'_, R>,
+) -> Result<Put> {
     let stored = match source.check_end() {
-        Ok(()) => put_from(database, table, (key, value.length), &mut source),
+        Ok(()) => put_from(database, table, (key, length), &mut source),
         Err(error) => Err(Failure::io("read the value", &error)),
     };
     let changed = |how: &str| {
@@ -158,8 +176,9 @@ fn from_file(path: &Path, database: &Path) -> Result<Value> {
     if !metadata.is_file() || metadata.len() == 0 || files::is_kernels_state(&file) {
         return spool(file, &shown(path).to_string());
     }
-    check_length(metadata.len(), &shown(path).to_string())?;
-    Ok(Value { length: metadata.len(), source: Box::new(file) })
+    let attributes = Attributes::of(&metadata);
+    check_length(attributes.length, &shown(path).to_string())?;
+    Ok(Value { length: attributes.length, source: Contents::Shared(file, attributes) })
 }
 
 fn check_length(length: u64, what: &str) -> Result {
@@ -175,10 +194,10 @@ fn check_length(length: u64, what: &str) -> Result {
 /// temporary file otherwise.
 fn spool(mut from: impl Read, what: &str) -> Result<Value> {
     let reading = |error| Failure::io(format_args!("read {what}"), &error);
-    let mut beginning = Vec::new();
-    from.by_ref().take(SPOOL_BYTES).read_to_end(&mut beginning).map_err(reading)?;
-    if (beginning.len() as u64) < SPOOL_BYTES {
-        return Ok(Value::bytes(beginning));
+    let mut buffer = Vec::new();
+    from.by_ref().take(SPOOL_BYTES).read_to_end(&mut buffer).map_err(reading)?;
+    if (buffer.len() as u64) < SPOOL_BYTES {
+        return Ok(Value::bytes(buffer));
     }
     let keeping = |error| {
         let directory = std::env::temp_dir();
@@ -186,10 +205,46 @@ fn spool(mut from: impl Read, what: &str) -> Result<Value> {
         Failure::io(what, &error).and("Set TMPDIR to a directory with more room, or use --file")
     };
     let mut file = tempfile::tempfile().map_err(keeping)?;
-    file.write_all(&beginning).map_err(keeping)?;
-    let rest = io::copy(&mut from.take(MAX_VALUE_BYTES), &mut file).map_err(keeping)?;
-    let length = SPOOL_BYTES + rest;
+    file.write_all(&buffer).map_err(keeping)?;
+    let (mut from, mut length) = (from.take(MAX_VALUE_BYTES), SPOOL_BYTES);
+    loop {
+        // Not `io::copy`: what cannot be read is told from what cannot be kept.
+        let done = files::read_retrying(&mut from, &mut buffer).map_err(reading)?;
+        if done == 0 {
+            break;
+        }
+        file.write_all(buffer.get(..done).unwrap_or_default()).map_err(keeping)?;
+        length += done as u64;
+    }
     check_length(length, what)?;
     file.rewind().map_err(keeping)?;
-    Ok(Value { length, source: Box::new(file) })
+    Ok(Value { length, source: Contents::Stream(Box::new(file)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_that_fails_is_not_taken_for_a_full_disk() {
+        struct Failing;
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("the device is gone"))
+            }
+        }
+        for length in [0, SPOOL_BYTES, 3 * SPOOL_BYTES + 5] {
+            let failure = spool(io::repeat(7).take(length).chain(Failing), "it").err().unwrap();
+            assert_eq!(
+                (failure.code, &failure.message[..]),
+                (Code::Io, "cannot read it: the device is gone")
+            );
+        }
+        let length = 3 * SPOOL_BYTES + 5;
+        let value = spool(io::repeat(7).take(length), "it").ok().unwrap();
+        let Contents::Stream(mut stream) = value.source else { panic!("it is a file") };
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert!(value.length == length && bytes == vec![7; length as usize]);
+    }
 }

@@ -76,7 +76,7 @@ fn recover(arguments: &Arguments, general: &General) -> Result {
     let recovery = database.recovery();
     // After a crash the opening has written both.
     let mended = database.mend_superblocks();
-    store::close(database)?;
+    store::close_changed(database, &arguments.target, general)?;
     let damaged = mended?;
     let mut out = Output::new();
     let left_by = if recovery.is_some() { "crash" } else { "closing" };

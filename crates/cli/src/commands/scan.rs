@@ -88,6 +88,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         let (key, length) = (entry.key(), entry.value_length());
         let wants_value = !arguments.keys;
         let mut value = if wants_value { table.reader(key)? } else { None };
+        if wants_value && value.is_none() {
+            return Err(store::not_found_again(key, &arguments.table.table));
+        }
         if general.json {
             write_entry(&mut out, form, key, length, value.as_mut())?;
             continue;

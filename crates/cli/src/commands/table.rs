@@ -100,7 +100,7 @@ fn remove(
              (`vellum tables {path} --sizes` tells what is in it)"
         )));
     }
-    change_table(target, table, |database| change(database, table))?;
+    change_table((target, general), table, |database| change(database, table))?;
     let name = escaped(table.as_bytes());
     if general.json {
         return answer(&json!({ "table": name, "result": done }));
@@ -112,7 +112,7 @@ fn remove(
 /// Renames a table.
 pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
     let RenameArguments { target, table, new_name } = arguments;
-    change_table(target, table, |database| database.rename_table(table, new_name))?;
+    change_table((target, general), table, |database| database.rename_table(table, new_name))?;
     let (old, new) = (escaped(table.as_bytes()), escaped(new_name.as_bytes()));
     if general.json {
         return answer(&json!({ "table": old, "result": "renamed", "new_name": new }));
@@ -123,7 +123,7 @@ pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
 
 /// Changes a table of a database, and closes the database.
 fn change_table(
-    target: &WriteArguments,
+    (target, general): (&WriteArguments, &General),
     table: &str,
     change: impl FnOnce(&Database) -> vellum::Result<()>,
 ) -> Result {
@@ -135,7 +135,7 @@ fn change_table(
         }
         error => error.into(),
     });
-    store::close(database)?;
+    store::close_changed(database, target, general)?;
     changed
 }
 

@@ -303,7 +303,8 @@ impl Outside<'_> {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Nanoseconds since 1970; the most that there can be, if the time is later than that.
 fn nanoseconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
+    let elapsed = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }

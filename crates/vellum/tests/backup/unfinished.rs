@@ -98,7 +98,8 @@ fn a_whole_file_of_that_name_is_refused() {
     fs::create_dir(path("lost.unfinished-log")).unwrap();
     fs::write(path("lost.unfinished-log/segment-0000000000000001"), b"log").unwrap();
     let error = Backup::restore(&backup, path("lost"), &options()).unwrap_err();
-    assert!(matches!(error, Error::RestoreExists { is_log: true, .. }), "{error}");
+    assert!(matches!(error, Error::RestoreExists { .. }), "{error}");
+    assert!(error.to_string().contains("or remove this directory"), "{error}");
     assert_eq!(names(&path("lost.unfinished-log")), ["segment-0000000000000001"]);
     assert!(!path("lost.unfinished").exists());
 }

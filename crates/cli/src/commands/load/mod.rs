@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return Err(failure);
     }
     let closing = Progress::steps(general.quiet, "writing", None);
-    let closed = store::close(database);
+    let closed = store::close_changed(database, &arguments.target, general);
     drop(closing);
     let (entries, bytes) = match (loaded, closed) {
         (Ok(loaded), Ok(())) => loaded,
