@@ -28,6 +28,7 @@ mod gathered;
 mod generations;
 mod home;
 mod leftovers;
+mod loads;
 mod lock_order;
 mod on_demand;
 mod places;

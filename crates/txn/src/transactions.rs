@@ -36,7 +36,6 @@
 mod covered_tests;
 mod exposing;
 mod leaving;
-mod loads;
 mod searching;
 #[cfg(test)]
 mod together_tests;
@@ -46,6 +45,7 @@ use crate::before::Before;
 use crate::exposure::Exposure;
 use crate::generations::{Covered, Oldest};
 use crate::leftovers::{Left, Leftovers};
+use crate::loads::Loads;
 use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use crate::places::Places;
 use crate::plant::{Bug, planted};
@@ -155,7 +155,7 @@ struct State {
     private: Option<Arc<WriteSet>>,
     searched: Searched,
     in_table: InTable,
-    loads: Vec<loads::Load>,
+    loads: Loads,
 }
 
 /// An open snapshot: its time, its transaction, and when and where it was taken.
@@ -279,7 +279,7 @@ impl Transactions {
             private: None,
             searched: Searched::default(),
             in_table: InTable::default(),
-            loads: Vec::new(),
+            loads: Loads::default(),
         };
         Self {
             versions: Versions::new(spill, kept),
@@ -357,6 +357,19 @@ impl Transactions {
             }
         }
         Ok(false)
+    }
+
+    /// See [`Loads::begin`].
+    pub fn begin_load(&self, tree: PageId) {
+        self.lock().loads.begin(tree);
+    }
+
+    /// See [`Loads::end`].
+    pub fn end_load(&self, tree: PageId) {
+        let mut state = self.lock();
+        let State { loads, snapshots, ended, next_id, .. } = &mut *state;
+        let serializable = snapshots.iter().chain(&*ended).filter(|begun| begun.is_serializable);
+        loads.end(tree, *next_id, serializable.map(|begun| begun.id).min());
     }
 
     /// The open transactions that this thread began, and where it began them.
@@ -486,10 +499,11 @@ impl Transactions {
             return Err(Box::new((Refused::Ended, take_back(left))));
         }
         let tested = match (tested, reads) {
-            (Ok(since), Some(reads)) => state
-                .since(since)
-                .try_for_each(|(.., left)| refuse_if(left.find(reads)))
-                .and_then(|()| state.check_loads(snapshot.id, reads)),
+            (Ok(since), Some(reads)) => {
+                state.since(since).try_for_each(|(.., left)| refuse_if(left.find(reads))).and_then(|()| {
+                    state.loads.find(snapshot.id, reads).map_or(Ok(()), |tree| Err(Refused::Loaded(tree)))
+                })
+            }
             (tested, _) => tested.map(drop),
         };
         if let Err(refused) = tested {
