@@ -43,13 +43,13 @@ fn a_thread_that_waits_for_memory_keeps_no_record_from_being_filled() {
     let others: Vec<_> = (0..200).map(add).collect();
     // This record is not filled yet. New pages have later changes, until there is memory only for readers.
     let freed = log.reserve(10);
+    let waits = log.waits.load(Ordering::SeqCst);
     let (filling, later) = (pool.clone(), log.clone());
     let fill = thread::spawn(move || {
         for _ in 0..100 {
             page(&filling, later.append(b"a change"));
         }
     });
-    let waits = log.waits.load(Ordering::SeqCst);
     let wait_for = |more: u64| {
         while log.waits.load(Ordering::SeqCst) < waits + more {
             thread::yield_now();

@@ -98,7 +98,8 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
         }
         // A transaction that could not be rolled back until now may have removed records.
         table.inner.undo_rest()?;
-        let count = load.finish_beside(|| table.begin_finishing(root).map_err(Failed::Other));
+        let is_empty = load.count() == 0;
+        let count = load.finish_beside(|| table.begin_finishing(root, is_empty).map_err(Failed::Other));
         let count = count.map_err(|failed| match failed {
             Failed::Load(error) => table.refused(error),
             Failed::Other(error) => error,

@@ -218,11 +218,12 @@ impl Part for TransactionPart<'_> {
 }
 
 impl Handle {
-    /// Registers a load outside of transactions whose records are about to be put into the tree with this root.
+    /// Registers a load outside of transactions whose records, if there are any, are about to be put into the tree with this
+    /// root.
     ///
     /// # Errors
     /// As for [`OpenTable::begin_owning`].
-    pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Finishing<'_>> {
+    pub(crate) fn begin_finishing(&self, root: PageId, is_empty: bool) -> Result<Finishing<'_>> {
         /// For how long it waits for operations that are in its way. What it has written would be in vain.
         const PATIENCE: Duration = Duration::from_millis(20);
         const PAUSE: Duration = Duration::from_micros(20);
@@ -243,7 +244,8 @@ impl Handle {
             if is_seen.get() {
                 return Err(conflict(&open.name, true));
             }
-            Ok(Finishing::Alone((durable.begin_load(root), owning)))
+            let loading = (!is_empty).then(|| durable.begin_load(root));
+            Ok(Finishing::Alone((loading, owning)))
         };
         loop {
             match begin().or_else(|_| self.inner.try_again(open, begin)) {
@@ -269,7 +271,8 @@ pub(crate) enum Finishing<'t> {
     /// Nothing else is changed in the table. What a transaction had removed or reserved would not be in the leaf that is
     /// replaced, and undoing it would replace what was loaded.
     Alone(
-        #[expect(dead_code, reason = "they are dropped in this order at the end")] (Loading<'t>, Owning<'t>),
+        #[expect(dead_code, reason = "they are dropped in this order at the end")]
+        (Option<Loading<'t>>, Owning<'t>),
     ),
 }
 

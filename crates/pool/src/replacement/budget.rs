@@ -80,20 +80,26 @@ impl Budget {
         debug_assert!(before >= pages, "gave back {pages} pages of {before}");
     }
 
-    /// How many pages the buffers of one more stream should have at most: an eighth of a pool in which there are no others,
-    /// and the less the more these have. All together have little more than a quarter.
-    pub fn pages_for_buffers(&self) -> usize {
-        // Relaxed: if another stream begins at the same time, both have a few more.
-        (self.limit / 4).saturating_sub(self.buffers.load(Ordering::Relaxed)) / 2
+    /// How many pages the buffers of one more stream may have, a multiple of `unit` up to `most` of these: an eighth of a pool
+    /// in which there are no others, and the less the more these have. All together have little more than a quarter.
+    pub fn pages_for_buffers(&self, unit: usize, most: usize) -> usize {
+        // Relaxed: an estimate.
+        self.share(self.buffers.load(Ordering::Relaxed), unit, most)
     }
 
-    /// Counts reserved pages as buffers of a stream, unless these would have more than half of the pool.
-    pub fn begin_buffers(&self, pages: usize) -> bool {
+    fn share(&self, buffers: usize, unit: usize, most: usize) -> usize {
+        let pages = (self.limit / 4).saturating_sub(buffers) / 2;
+        (pages / unit).clamp(1, most) * unit
+    }
+
+    /// Counts as many pages as buffers of a stream, and returns their number; `None` if all would have more than half of the
+    /// pool.
+    pub fn begin_buffers(&self, unit: usize, most: usize) -> Option<usize> {
         // Relaxed: only the count itself must be right.
         let taken = self.buffers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |buffers| {
-            Some(buffers + pages).filter(|sum| *sum <= self.limit / 2)
+            Some(buffers + self.share(buffers, unit, most)).filter(|sum| *sum <= self.limit / 2)
         });
-        taken.is_ok()
+        taken.ok().map(|buffers| self.share(buffers, unit, most))
     }
 
     /// They are buffers no longer, and still reserved.

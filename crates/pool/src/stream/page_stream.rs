@@ -280,13 +280,12 @@ impl<'p> Buffers<'p> {
     fn new(allocator: &'p Allocator) -> Result<Self, PoolError> {
         let budget = &allocator.pages().budget;
         let queue = allocator.storage().file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
-        let pages = Self::pages_of_all(budget) / BUFFERS;
-        let all = Self::all(pages);
-        if !budget.begin_buffers(all.pages as usize) {
+        let Some(all) = budget.begin_buffers(BUFFERS, BUFFER_PAGES_MAX) else {
             return Err(PoolError::TooManyStreams { pool_pages: budget.limit() });
-        }
-        let reserved = allocator.evictor().reserve(all);
-        reserved.inspect_err(|_| budget.end_buffers(all.pages as usize))?;
+        };
+        let pages = all / BUFFERS;
+        let reserved = allocator.evictor().reserve(Self::all(pages));
+        reserved.inspect_err(|_| budget.end_buffers(all))?;
         let buffer = |_| (AlignedBuffer::new(pages * PAGE_SIZE), Extent::page(PageId(0)));
         let memory = (0..BUFFERS).map(buffer).collect();
         let free = (0..BUFFERS).collect();
@@ -295,7 +294,7 @@ impl<'p> Buffers<'p> {
 
     /// The number of pages of all buffers of one more stream together.
     fn pages_of_all(budget: &Budget) -> usize {
-        (budget.pages_for_buffers() / BUFFERS).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
+        budget.pages_for_buffers(BUFFERS, BUFFER_PAGES_MAX)
     }
 
     /// An extent that stands for the memory of all buffers.

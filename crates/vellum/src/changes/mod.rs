@@ -17,7 +17,7 @@ use std::{
 };
 use tables::Tables;
 use vellum_base::primitive::{Condvar, Instant, Mutex};
-use vellum_txn::{ArchiveError, Committed, Follower, LogError, TxnError};
+use vellum_txn::{ArchiveError, Arrival, Committed, Follower, LogError, TxnError};
 
 pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};
 
@@ -67,6 +67,8 @@ pub struct Changes {
     follower: Follower,
     tables: Tables,
     bell: Arc<Bell>,
+    /// What a waiting thread or task waits for.
+    arrival: Option<Arrival>,
     // Dropped last: it may be the last handle, and then closes the database.
     inner: Arc<Inner>,
 }
@@ -158,7 +160,7 @@ impl Database {
             error => discarded(from, error),
         })?;
         tables.go_back(&ahead);
-        Ok(Changes { inner, follower, tables, bell: Arc::default() })
+        Ok(Changes { inner, follower, tables, bell: Arc::default(), arrival: None })
     }
 }
 
@@ -234,10 +236,12 @@ impl Changes {
             if let Some(commit) = self.next()? {
                 return Poll::Ready(Ok(commit));
             }
-            match Pin::new(&mut self.follower.arrival()).poll(context) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::Log(error.into()))),
-                Poll::Pending => return Poll::Pending,
+            // If it is for an earlier place, it is ready.
+            let arrival = self.arrival.get_or_insert_with(|| self.follower.arrival());
+            let Poll::Ready(arrived) = Pin::new(arrival).poll(context) else { return Poll::Pending };
+            self.arrival = None;
+            if let Err(error) = arrived {
+                return Poll::Ready(Err(Error::Log(error.into())));
             }
         }
     }

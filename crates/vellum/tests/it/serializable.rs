@@ -549,6 +549,11 @@ fn a_load_outside_of_transactions_refuses_those_that_have_read_the_table() {
     let [reader, stranger] = [(); 2].map(|()| database.begin().unwrap());
     assert!(reader.range(&table, ..).unwrap().next().is_none());
     assert!(stranger.get(&other, "y").unwrap().is_none());
+    // One without records changes nothing.
+    let first = database.begin().unwrap();
+    assert!(first.get(&table, "loaded").unwrap().is_none());
+    assert_eq!(table.bulk_load([("", ""); 0]).unwrap(), 0);
+    commit(first, &other).unwrap();
     let ended = database.begin().unwrap();
     assert!(ended.get(&table, "loaded").unwrap().is_none());
     commit(ended, &other).unwrap();
