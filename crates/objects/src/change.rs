@@ -346,10 +346,9 @@ impl<'p, P: Pager> Change<'p, P> {
             }
         }
         // The thread leaves its page, which may have room for other objects.
-        if let Some(page) = own
-            && self.copies.view(page)?.is_some_and(|view| view.free() >= ROOMY)
-        {
-            state.note_room(directory, page);
+        if let Some(page) = own {
+            let has_room = self.copies.view(page)?.is_some_and(|view| view.free() >= ROOMY);
+            state.leave(directory, page, has_room);
         }
         while granules <= ROOMY
             && let Some(page) = state.take_room(directory)?
@@ -358,8 +357,11 @@ impl<'p, P: Pager> Change<'p, P> {
             if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
                 return Ok(reference);
             }
+            // What was noted is no longer so, or the room is in pieces.
+            state.leave(directory, page, false);
         }
         let page = directory.make_page(self.heap.pager, state.generation())?;
+        state.take_new(directory, page);
         current.set(page, 0);
         let inserted = self.try_insert(page, granules, stored, flags)?;
         inserted.ok_or_else(|| {
@@ -405,17 +407,20 @@ impl<'p, P: Pager> Change<'p, P> {
 
     /// Makes the changes, unless something that was read has changed; returns whether they were made.
     pub(crate) fn commit(mut self) -> Result<bool, ObjectError> {
-        if let Some(reference) = self.reserved.first() {
-            return Err(ObjectError::NotSet { reference: *reference });
+        if let Some(reference) = self.reserved.first().copied() {
+            // What it saw may never have existed at one moment.
+            return if self.is_current()? { Err(ObjectError::NotSet { reference }) } else { Ok(false) };
         }
         let (copies, freed) = (&self.copies, &self.freed);
         if !self.made.keep(|made| copies.commit(made, freed))? {
             return Ok(false);
         }
-        let directory: Directory<'_, P> = self.heap.directory();
+        let (state, directory): (_, Directory<'_, P>) = (self.heap.state, self.heap.directory());
+        let own = state.current.mine().get().map(|(page, _)| page);
         for (page, before, after) in self.copies.changed() {
-            if before.free() < ROOMY && after.free() >= ROOMY {
-                self.heap.state.note_room(directory, page);
+            // Also one that had as much room before, as it may have been left without a note.
+            if after.free() >= ROOMY && after.free() > before.free() && own != Some(page) {
+                state.note_room(directory, page, before.free() < ROOMY);
             }
         }
         Ok(true)

@@ -43,7 +43,7 @@ impl<P: Pager> Heap<'_, P> {
                     let (stored, wanted) = (stored.to_string(), New::shape().to_string());
                     return Err(ObjectError::SameFingerprint { stored, wanted });
                 }
-                directory.add_shape(New::FINGERPRINT, &New::shape())?;
+                directory.add_shape::<New>(&New::shape())?;
                 directory.set_fingerprint(New::NAME, New::FINGERPRINT)?;
                 self.state.forget_types();
             }

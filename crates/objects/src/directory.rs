@@ -12,10 +12,11 @@
 //! created, and freed, by one atomic change.
 
 use crate::{
-    Shape,
+    Object, Shape,
     error::ObjectError,
     page::{Flags, PageMut},
     reference::{AnyRef, PAGE_LIMIT},
+    shape::DEPTH_MAX,
 };
 use std::ops::Bound;
 use vellum_access::{RecordGroup, Tree};
@@ -112,14 +113,16 @@ impl<'p, P: Pager> Directory<'p, P> {
         Ok(())
     }
 
-    /// Notes that a page has room; returns false if that is noted already.
-    pub fn note_room(self, page: PageId) -> Result<bool, ObjectError> {
-        Ok(self.0.insert(&key(FREE, page), &[])?)
+    /// Notes that a page has room.
+    pub fn note_room(self, page: PageId) -> Result<(), ObjectError> {
+        self.0.insert(&key(FREE, page), &[])?;
+        Ok(())
     }
 
-    /// Removes the note; returns false if there is none.
-    pub fn take_room(self, page: PageId) -> Result<bool, ObjectError> {
-        Ok(self.0.remove(&key(FREE, page))?)
+    /// Removes the note.
+    pub fn forget_room(self, page: PageId) -> Result<(), ObjectError> {
+        self.0.remove(&key(FREE, page))?;
+        Ok(())
     }
 
     /// Up to `most` pages that have room, the next ones after `after`.
@@ -159,10 +162,16 @@ impl<'p, P: Pager> Directory<'p, P> {
         Shape::decode(&value).map(Some).ok_or_else(|| self.damaged("the description of a type"))
     }
 
-    pub fn add_shape(self, fingerprint: u32, shape: &Shape) -> Result<(), ObjectError> {
+    /// Adds the description of type `T`.
+    pub fn add_shape<T: Object>(self, shape: &Shape) -> Result<(), ObjectError> {
+        let depth = shape.depth();
+        if depth > DEPTH_MAX {
+            // It could not be read again.
+            return Err(ObjectError::TooDeep { name: T::NAME, depth, limit: DEPTH_MAX });
+        }
         let mut value = Vec::new();
         shape.encode(&mut value);
-        self.0.insert(&type_key(fingerprint), &value)?;
+        self.0.insert(&type_key(T::FINGERPRINT), &value)?;
         Ok(())
     }
 

@@ -55,6 +55,18 @@ pub enum ObjectError {
         /// The type that is new to the heap.
         wanted: String,
     },
+    /// A type has too many types inside each other.
+    #[error(
+        "the description of the type {name:?} is {depth} levels deep, and the limit is {limit}; make some of its parts objects"
+    )]
+    TooDeep {
+        /// Its name.
+        name: &'static str,
+        /// How many descriptions lie in one another.
+        depth: usize,
+        /// The maximum.
+        limit: usize,
+    },
     /// A type is to be converted that the heap does not have.
     #[error("the heap has no objects of a type `{wanted}` that could be converted")]
     NothingToConvert {

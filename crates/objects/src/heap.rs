@@ -155,7 +155,7 @@ impl<'p, P: Pager> Heap<'p, P> {
             if !adds {
                 return Ok(());
             }
-            directory.add_shape(T::FINGERPRINT, &wanted)?;
+            directory.add_shape::<T>(&wanted)?;
             directory.add_fingerprint(T::NAME, T::FINGERPRINT)?;
         }
     }

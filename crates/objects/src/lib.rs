@@ -11,7 +11,7 @@
 //! The layers, from the bottom: `reference` and `shape`; `codec` (how values are encoded as bytes), on which
 //! `persistent`, `text` and `array` build; `body` and `page` (the layout of objects in a page); `directory` (which
 //! pages there are); `state`; `under_way`; `copies`; `heap`; `change`; `operations`; and, on top of that, `fetch`, `convert` and
-//! `verify`.
+//! `verify`, with `outline`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
@@ -27,6 +27,7 @@ mod fetch;
 mod field;
 mod heap;
 mod operations;
+mod outline;
 mod page;
 mod persistent;
 mod plant;

@@ -270,6 +270,7 @@ impl<'p, P: Pager> Heap<'p, P> {
     pub fn clear(&self) -> Result<(), ObjectError> {
         self.state.anchor.store(0, Ordering::Relaxed);
         self.state.forget_types();
+        self.state.forget_rooms();
         let directory = self.directory();
         loop {
             let mut pages = Vec::new();

@@ -4,9 +4,7 @@
 //! A description is encoded in preorder. Each node begins with a byte that gives its kind; names are preceded by a
 //! length of one byte, and counts have 4 bytes.
 
-use crate::{codec::Reader, reference::AnyRef};
 use std::fmt;
-use vellum_base::Bytes;
 
 /// The structure of a type.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,7 +38,7 @@ pub enum Shape {
     },
 }
 
-type Fields = Vec<(String, Shape)>;
+pub(crate) type Fields = Vec<(String, Shape)>;
 
 macro_rules! scalars {
     ($($scalar:ident $tag:literal $name:literal $bytes:literal $align:literal)*) => {
@@ -89,7 +87,7 @@ scalars! {
 }
 
 /// The maximum depth of a description.
-const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 
 const REF: u8 = 32;
 const TEXT: u8 = 33;
@@ -120,61 +118,28 @@ impl Shape {
             }
             Self::Option(value) => {
                 let (align, bytes) = value.layout();
-                (align, value.value_at() + bytes)
+                (align, value.value_at(align).saturating_add(bytes))
             }
             Self::Struct { fields, .. } => whole([(0, fields)].into_iter()),
             Self::Enum { variants, .. } => whole(variants.iter().map(|(_, fields)| (1, fields))),
         }
     }
 
-    /// The offset of the value in an option of this type.
-    fn value_at(&self) -> usize {
-        if matches!(self, Self::Ref(_)) { 0 } else { self.layout().0 }
+    /// The offset of the value in an option of this type, which has this alignment.
+    pub(crate) fn value_at(&self, align: usize) -> usize {
+        if matches!(self, Self::Ref(_)) { 0 } else { align }
     }
 
-    /// Calls `show` with every reference in the bytes of an object and the name of the type to which it leads. The
-    /// reader notes unsound bytes.
-    pub(crate) fn references<B: Bytes>(
-        &self,
-        from: &Reader<B>,
-        at: usize,
-        show: &mut impl FnMut(&str, AnyRef),
-    ) {
-        if !from.is_sound() {
-            return;
-        }
-        match self {
-            Self::Scalar(_) => {}
-            Self::Ref(name) => match AnyRef::from_bits(from.u64(at)) {
-                Some(reference) => show(name, reference),
-                None => from.refuse(),
-            },
-            Self::Text => drop(from.run(at, 1)),
-            Self::Array(element) => {
-                let size = element.layout().1;
-                let (begin, count) = from.run(at, size.max(1));
-                (0..count).for_each(|index| element.references(from, begin + index * size, show));
+    /// How many descriptions lie in one another.
+    pub(crate) fn depth(&self) -> usize {
+        let deepest = |fields: &Fields| fields.iter().map(|(_, field)| field.depth()).max().unwrap_or(0);
+        1 + match self {
+            Self::Scalar(_) | Self::Ref(_) | Self::Text => 0,
+            Self::Array(inner) | Self::Fixed(_, inner) | Self::Option(inner) => inner.depth(),
+            Self::Struct { fields, .. } => deepest(fields),
+            Self::Enum { variants, .. } => {
+                variants.iter().map(|(_, fields)| deepest(fields)).max().unwrap_or(0)
             }
-            Self::Fixed(count, element) => {
-                let size = element.layout().1;
-                (0..*count as usize).for_each(|index| element.references(from, at + index * size, show));
-            }
-            Self::Option(value) => {
-                let begin = value.value_at();
-                let is_some = if begin == 0 { from.u64(at) != 0 } else { from.u8(at) != 0 };
-                if is_some {
-                    value.references(from, at + begin, show);
-                }
-            }
-            Self::Struct { fields, .. } => {
-                each(0, fields).for_each(|(begin, field)| field.references(from, at + begin, show));
-            }
-            Self::Enum { variants, .. } => match variants.get(usize::from(from.u8(at))) {
-                Some((_, fields)) => {
-                    each(1, fields).for_each(|(begin, field)| field.references(from, at + begin, show));
-                }
-                None => from.refuse(),
-            },
         }
     }
 
@@ -245,13 +210,14 @@ impl Shape {
     }
 }
 
-/// The offset of each field if the fields begin at `from`.
-fn each(from: usize, fields: &Fields) -> impl Iterator<Item = (usize, &Shape)> {
+/// The offset of each field if the fields begin at `from`, and its layout.
+pub(crate) fn each(from: usize, fields: &Fields) -> impl Iterator<Item = (usize, (usize, usize), &Shape)> {
     fields.iter().scan(from, |end, (_, field)| {
         let (align, bytes) = field.layout();
-        let at = end.next_multiple_of(align);
+        // A field that would begin beyond all memory lies in no object.
+        let at = end.checked_next_multiple_of(align).unwrap_or(usize::MAX);
         *end = at.saturating_add(bytes);
-        Some((at, field))
+        Some((at, (align, bytes), field))
     })
 }
 
@@ -260,8 +226,7 @@ fn whole<'s>(alternatives: impl Iterator<Item = (usize, &'s Fields)>) -> (usize,
     let (mut align, mut bytes) = (1, 0);
     for (from, fields) in alternatives {
         bytes = bytes.max(from);
-        for (at, field) in each(from, fields) {
-            let (of_field, length) = field.layout();
+        for (at, (of_field, length), _) in each(from, fields) {
             align = align.max(of_field);
             bytes = bytes.max(at.saturating_add(length));
         }

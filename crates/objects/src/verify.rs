@@ -4,15 +4,18 @@
 //! the heap; one bit a granule records what was reached. Objects that were not reached are unreachable.
 
 use crate::{
-    Heap, Shape,
+    Heap,
     body::{damaged, large},
-    codec::Reader,
     copies::copy_of,
     error::ObjectError,
+    outline::{Names, Outline},
     page::{Head, PageView},
     reference::{AnyRef, GRANULES},
 };
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 use vellum_access::read_large;
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pager, PoolError};
@@ -66,14 +69,30 @@ struct Walk<'w, 'p, P: Pager> {
     report: HeapReport,
     claim: &'w mut dyn FnMut(Extent) -> bool,
     reached: HashMap<PageId, Reached>,
-    shapes: HashMap<u32, Option<Shape>>,
-    /// References that were found and not yet followed: from where, to where, and the name of the type.
-    next: Vec<(Option<AnyRef>, AnyRef, String)>,
+    names: Names,
+    outlines: HashMap<u32, Option<Rc<Outline>>>,
+    /// How many objects there are of the type whose name has this number.
+    objects: BTreeMap<u32, u64>,
+    /// References that were found and not yet followed. There may be as many as in all objects, so they are small.
+    next: Vec<Step>,
+    /// Those of one object, and the types of objects to which they lead.
+    found: Vec<(u32, AnyRef)>,
+}
+
+/// A reference that is to be followed.
+#[derive(Clone, Copy)]
+struct Step {
+    /// The object that holds it; none for the roots.
+    from: Option<AnyRef>,
+    to: AnyRef,
+    /// The number of the name of the type of the object to which it should lead.
+    wanted: u32,
 }
 
 impl<P: Pager> Heap<'_, P> {
     /// Reads and checks every page, and follows all references. `claim` is called with every page and extent, and
-    /// returns whether it is the first time. This takes 100 bytes of memory for each page of the heap.
+    /// returns whether it is the first time. This takes 100 bytes of memory for each page of the heap, and 24 for each
+    /// reference that waits to be followed, which leads to an object that was not reached before.
     ///
     /// No thread may change the heap meanwhile.
     pub fn verify(&self, claim: &mut dyn FnMut(Extent) -> bool) -> HeapReport {
@@ -82,13 +101,19 @@ impl<P: Pager> Heap<'_, P> {
             report: HeapReport::default(),
             claim,
             reached: HashMap::new(),
-            shapes: HashMap::new(),
+            names: Names::default(),
+            outlines: HashMap::new(),
+            objects: BTreeMap::new(),
             next: Vec::new(),
+            found: Vec::new(),
         };
         let walked = walk.pages().and_then(|()| walk.follow_all()).and_then(|()| walk.find_unreachable());
         if let Err(error) = walked {
             walk.problem(HeapProblem::Damaged(error));
         }
+        let names = &walk.names;
+        let objects = walk.objects.iter().map(|(name, objects)| (names.name(*name).to_owned(), *objects));
+        walk.report.objects = objects.collect();
         walk.report
     }
 }
@@ -129,15 +154,33 @@ impl<P: Pager> Walk<'_, '_, P> {
         let Some(anchor) = self.heap.anchor()? else { return Ok(()) };
         self.reach(anchor.any());
         let roots = self.heap.get(anchor)?;
-        self.next.extend(roots.iter().map(|(name, root)| (None, root, name.to_owned())));
-        while let Some((from, to, wanted)) = self.next.pop() {
-            match self.follow(to, &wanted) {
-                Ok(true) => {}
-                Ok(false) => self.problem(HeapProblem::Dangling { from, to, wanted }),
-                Err(error) => self.problem(HeapProblem::Damaged(error)),
-            }
+        for (name, to) in roots.iter() {
+            let wanted = self.names.number(name);
+            self.next.push(Step { from: None, to, wanted });
+        }
+        while let Some(step) = self.next.pop() {
+            self.take(step);
         }
         Ok(())
+    }
+
+    /// Follows a reference.
+    fn take(&mut self, step: Step) {
+        match self.follow(step.to, step.wanted) {
+            Ok(true) => {}
+            Ok(false) => {
+                let wanted = self.names.name(step.wanted).to_owned();
+                self.problem(HeapProblem::Dangling { from: step.from, to: step.to, wanted });
+            }
+            Err(error) => self.problem(HeapProblem::Damaged(error)),
+        }
+    }
+
+    /// Whether an object was reached, or another one in its place.
+    fn is_reached(&self, reference: AnyRef) -> bool {
+        let reached = self.reached.get(&reference.page());
+        let word = reached.and_then(|reached| reached.get(reference.granule() / 64));
+        word.is_some_and(|word| word >> (reference.granule() % 64) & 1 != 0)
     }
 
     /// Marks an object as reached. Returns whether it was not reached before, or none if it lies in no page of the
@@ -151,17 +194,18 @@ impl<P: Pager> Walk<'_, '_, P> {
         Some(is_new)
     }
 
-    fn shape(&mut self, fingerprint: u32) -> Result<Option<Shape>, ObjectError> {
-        if let Some(shape) = self.shapes.get(&fingerprint) {
-            return Ok(shape.clone());
+    fn outline(&mut self, fingerprint: u32) -> Result<Option<Rc<Outline>>, ObjectError> {
+        if let Some(outline) = self.outlines.get(&fingerprint) {
+            return Ok(outline.clone());
         }
         let shape = self.heap.directory().shape(fingerprint)?;
-        self.shapes.insert(fingerprint, shape.clone());
-        Ok(shape)
+        let outline = shape.map(|shape| Rc::new(Outline::of(&shape, &mut self.names)));
+        self.outlines.insert(fingerprint, outline.clone());
+        Ok(outline)
     }
 
     /// Follows a reference; returns false if it does not lead to an object of this type.
-    fn follow(&mut self, reference: AnyRef, wanted: &str) -> Result<bool, ObjectError> {
+    fn follow(&mut self, reference: AnyRef, wanted: u32) -> Result<bool, ObjectError> {
         let (pager, owner) = (self.heap.pager, self.heap.owner);
         if !self.reached.contains_key(&reference.page()) {
             return Ok(false);
@@ -193,32 +237,40 @@ impl<P: Pager> Walk<'_, '_, P> {
         &mut self,
         (reference, at): (AnyRef, AnyRef),
         (page, head): (PageView<'_>, Head),
-        wanted: &str,
+        wanted: u32,
         is_new: bool,
     ) -> Result<bool, ObjectError> {
-        let Some(shape) = self.shape(head.fingerprint())? else { return Ok(false) };
-        if shape.name() != Some(wanted) {
-            return Ok(false);
-        }
+        let outline = self.outline(head.fingerprint())?;
+        let Some(outline) = outline.filter(|outline| outline.name == Some(wanted)) else { return Ok(false) };
         if !is_new {
             return Ok(true);
         }
-        *self.report.objects.entry(wanted.to_owned()).or_default() += 1;
-        let (body, next) = (page.body(at.granule(), head), &mut self.next);
+        *self.objects.entry(wanted).or_default() += 1;
+        let body = page.body(at.granule(), head);
+        let mut found = std::mem::take(&mut self.found);
         let mut look = |bytes: &[u8]| {
-            let reader = Reader::new(bytes, 0, bytes.len(), shape.layout().1);
-            shape.references(&reader, 0, &mut |name, to| next.push((Some(reference), to, name.to_owned())));
-            if reader.is_sound() { Ok(()) } else { Err(damaged(at, wanted)) }
+            // It may be shown again.
+            found.clear();
+            outline.references(bytes, &mut |name, to| found.push((name, to)))
         };
-        if !head.is_large() {
-            return look(body).map(|()| true);
+        let (is_sound, extent) = if head.is_large() {
+            let (pager, large) = (self.heap.pager, large(body, at)?);
+            let looked = pager.run(|| read_large(pager, &pager.root(at.page())?, large, &mut look))?;
+            (looked, Some(large.extent()))
+        } else {
+            (look(body), None)
+        };
+        for (wanted, to) in found.drain(..) {
+            let step = Step { from: Some(reference), to, wanted };
+            // Of an object that was reached only the type is looked at, so it need not wait.
+            if self.is_reached(to) { self.take(step) } else { self.next.push(step) }
         }
-        let large = large(body, at)?;
-        let pager = self.heap.pager;
-        let looked = pager.run(|| read_large(pager, &pager.root(at.page())?, large, &mut look))?;
-        looked?;
-        if !(self.claim)(large.extent()) {
-            self.problem(HeapProblem::UsedTwice(large.extent()));
+        self.found = found;
+        if !is_sound {
+            return Err(damaged(at, self.names.name(wanted)));
+        }
+        if let Some(extent) = extent.filter(|extent| !(self.claim)(*extent)) {
+            self.problem(HeapProblem::UsedTwice(extent));
         }
         Ok(true)
     }
@@ -251,8 +303,8 @@ impl<P: Pager> Walk<'_, '_, P> {
             }
         }
         for (fingerprint, (objects, first)) in found {
-            let shape = self.shape(fingerprint)?;
-            let type_name = shape.as_ref().and_then(Shape::name).unwrap_or("?").to_owned();
+            let name = self.outline(fingerprint)?.and_then(|outline| outline.name);
+            let type_name = name.map_or("?", |name| self.names.name(name)).to_owned();
             self.problem(HeapProblem::Unreachable { objects, type_name, first });
         }
         Ok(())

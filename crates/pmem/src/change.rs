@@ -128,7 +128,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         value: &[u8],
     ) -> Result<(Place, Record, u64)> {
         let above = self.read(hash, key, |record| record.sequence(&self.medium))?.unwrap_or(0);
-        let sequence = Self::draw(writer, above);
+        let sequence = Self::draw(writer, above)?;
         let sums = self.sums(sequence, key, value);
         let (place, record) = self.append(writer, site, (sequence, sums), key, value)?;
         Ok((place, record, sequence))

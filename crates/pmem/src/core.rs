@@ -14,10 +14,15 @@
 //!
 //! # Reading
 //!
-//! A reader takes no lock: it reads the index, the page version and the record, and then checks all three again. It
-//! accepts what it copied if the page was not locked or changed, the sequence number stayed the same, and the index
-//! still leads there. So what it returns was durable, and current at some moment of the call. It waits only while a
+//! A reader takes no lock: it reads the index, the change counter of the stripe, the page version and the record, and then
+//! checks all four again. It accepts what it copied if no value of the stripe was changed in place, the page was not locked
+//! or changed, the sequence number stayed the same, and the index still leads there. So what it returns was durable, and
+//! current at some moment of the call. It waits only while a word of a value of the stripe is being stored, and while a
 //! record in the same page is being changed in place, because what it would read might yet be lost.
+//!
+//! The counter comes before the page version. So if it stays the same, the version is not older than the last change that
+//! it counts, which was durable if the page is not locked. A change is of a record of the key that the reader looks for, so
+//! the key's stripe is the only one that matters, in batches of keys, too.
 //!
 //! Lock order: stripes of keys, then one of: a page, the lists of blocks, or a segment of the index. None of these is
 //! held while another of them is taken, except that the lists are locked while the recorded end is made durable.
@@ -49,6 +54,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// How many bits of a sequence number identify the client that drew it.
 pub const CLIENT_BITS: u32 = 16;
+/// The highest clock of a record: no store lives to see it, and as many again can be drawn above it.
+pub const CLOCK_MAX: u64 = 1 << 47;
 
 /// The result of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -217,8 +224,13 @@ impl<L: Format, M: Medium> Core<L, M> {
         hash: u64,
         mut take: impl FnMut(&Record) -> Option<T>,
     ) -> Result<Option<T>> {
+        let changes = self.stripes.changes(hash);
         let found = self.index.find(hash, |entry| {
             let place = Place(entry.at);
+            let Some(changes_seen) = lock::begin_read(changes) else {
+                std::thread::yield_now();
+                return Look::Again;
+            };
             let head = self.medium.memory().word(self.geometry.page_at_of(place));
             let seen = match lock::begin_read(head) {
                 Some(seen) => seen,
@@ -239,7 +251,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             };
             let sequence = record.sequence(&self.medium);
             let taken = take(&record);
-            let stayed = lock::end_read(head, seen)
+            let stayed = lock::end_read(changes, changes_seen)
+                && lock::end_read(head, seen)
                 && record.sequence(&self.medium) == sequence
                 && entry.still_holds();
             match taken {
@@ -299,9 +312,16 @@ impl<L: Format, M: Medium> Core<L, M> {
     }
 
     /// Draws a sequence number above this one and above all that the writer drew before.
-    pub fn draw(writer: &mut Writer<L>, above: u64) -> u64 {
-        writer.clock = writer.clock.max(above >> CLIENT_BITS) + 1;
-        (writer.clock << CLIENT_BITS) | u64::from(writer.id)
+    ///
+    /// # Errors
+    /// [`PmemError::Clock`] if there is none.
+    pub fn draw(writer: &mut Writer<L>, above: u64) -> Result<u64> {
+        let clock = writer.clock.max(above >> CLIENT_BITS) + 1;
+        if clock >> (u64::BITS - CLIENT_BITS) != 0 {
+            return Err(PmemError::Clock);
+        }
+        writer.clock = clock;
+        Ok((clock << CLIENT_BITS) | u64::from(writer.id))
     }
 
     /// The checksums of a new record: two equal ones, or zero if records carry none.

@@ -133,6 +133,10 @@ pub enum PmemError {
     #[error("the store was opened only to be read: open it for changes")]
     ReadOnly,
 
+    /// No sequence number is left that is higher than those of the records.
+    #[error("the sequence numbers of the store are used up: copy its records into a new one")]
+    Clock,
+
     /// All client numbers are in use.
     #[error("there are too many clients at once: drop some")]
     Clients,

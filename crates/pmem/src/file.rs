@@ -8,17 +8,20 @@
 //! The part that is cut off the end is first covered with anonymous memory: a thread may still be reading a record
 //! there that has moved, and finds zeroes instead of getting a signal; or it flushes a word there that it changed
 //! before the record moved, which writes back whatever lies there now. So what was ever mapped stays readable: where
-//! the file grows again, the cover is replaced up to its new end only, and not for whole chunks.
+//! the file grows again, the cover is replaced up to its new end only, and not for whole chunks. Nothing is stored there,
+//! so the cover is only readable, and the system sets no memory aside for it.
 
 use crate::{
     cpu::{self, Flush},
     error::{PmemError, Result},
+    locking::lock,
     medium::{Lane, Medium, Site, written_bytes},
     memory::{Memory, WORD, each_word},
     options::{Options, Persistence},
+    syncs::Syncs,
 };
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, OpenOptions},
     io,
     os::{
         fd::AsRawFd as _,
@@ -63,6 +66,8 @@ pub struct FileMedium {
     /// The most bytes that the file may have.
     limit: u64,
     capacity: AtomicU64,
+    /// The syncs of the file, and of its memory.
+    pub(crate) syncs: Syncs,
     /// Its lock also protects growing and shrinking.
     mapped: Mutex<Mapped>,
 }
@@ -173,6 +178,7 @@ impl FileMedium {
             // The file is mapped and cut by whole pages.
             growth_bytes: options.growth_bytes.next_multiple_of(page),
             capacity: AtomicU64::new(size),
+            syncs: Syncs::default(),
             mapped: Mutex::default(),
         };
         medium.choose(options, &metadata)?;
@@ -292,20 +298,27 @@ impl FileMedium {
         if self.persistence != Persistence::Msync && self.confirmed && !self.is_device {
             flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED;
         }
-        self.map_range(mapped.to, to, flags, self.file.as_raw_fd())?;
+        let how = (self.protection(), flags);
+        self.map_range(mapped.to, to, how, self.file.as_raw_fd()).map_err(self.failed("map"))?;
         mapped.to = to;
         mapped.highest = mapped.highest.max(to);
         Ok(())
     }
 
-    fn map_range(&self, from: u64, to: u64, flags: libc::c_int, file: libc::c_int) -> Result<()> {
+    fn map_range(
+        &self,
+        from: u64,
+        to: u64,
+        (protection, flags): (libc::c_int, libc::c_int),
+        file: libc::c_int,
+    ) -> io::Result<()> {
         let address = self.memory.address(from).cast_mut();
         let bytes = (to - from) as usize;
         let offset = if file < 0 { 0 } else { from as libc::off_t };
         // SAFETY: the range lies in the address space that this medium reserved, and into which no references exist
         // but to atomic words, which stay readable.
-        let outcome = unsafe { libc::mmap(address.cast(), bytes, self.protection(), flags, file, offset) };
-        if outcome == libc::MAP_FAILED { Err(self.failed("map")(io::Error::last_os_error())) } else { Ok(()) }
+        let outcome = unsafe { libc::mmap(address.cast(), bytes, protection, flags, file, offset) };
+        if outcome == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> PmemError {
@@ -424,6 +437,12 @@ impl FileMedium {
         self.sync_range(now)
     }
 
+    /// Makes the file durable, with its size. A failure is never only a lack of room: the system has dropped what it could
+    /// not write, whoever stored that.
+    fn sync_file(&self) -> Result<()> {
+        self.syncs.run(|| self.file.sync_all()).map_err(PmemError::Persist)
+    }
+
     fn sync_range(&self, (from, to): (u64, u64)) -> io::Result<()> {
         let address = self.memory.address(from).cast_mut();
         // SAFETY: the range is mapped, as it was stored to; syncing changes nothing in it.
@@ -472,7 +491,8 @@ impl Medium for FileMedium {
     #[inline]
     fn fence(&self, lane: &mut Lane, _: Site) -> Result<()> {
         if self.persistence == Persistence::Msync {
-            return self.sync_pending(&mut lane.pending).map_err(PmemError::Persist);
+            let synced = self.syncs.run(|| self.sync_pending(&mut lane.pending));
+            return synced.map_err(PmemError::Persist);
         }
         cpu::fence();
         Ok(())
@@ -505,8 +525,7 @@ impl Medium for FileMedium {
         };
         let reached = extended.map_err(self.failed("extend"))?;
         // The new size must be durable before anything beyond the old one is.
-        let synced = self.file.sync_all().map_err(self.failed("sync"));
-        if let Err(error) = synced.and_then(|()| self.map_up_to(reached, &mut mapped)) {
+        if let Err(error) = self.sync_file().and_then(|()| self.map_up_to(reached, &mut mapped)) {
             // What is not used remains beyond the end, at worst.
             let _ = self.file.set_len(from);
             return Err(error);
@@ -547,27 +566,14 @@ impl Medium for FileMedium {
             return Ok(());
         }
         let cover = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        self.map_range(to, mapped.to, cover, -1)?;
-        // The file is mapped no further; `highest` stays.
+        let covered = self.map_range(to, mapped.to, (libc::PROT_READ, cover), -1);
+        // The file is mapped no further; `highest` stays. If it could not be covered, it is unknown what is mapped there, so
+        // nothing is stored there any more, and the store takes no more changes.
         (mapped.to, mapped.huge) = (to, mapped.huge.min(to));
         self.capacity.store(to, Ordering::Release);
+        covered.map_err(PmemError::Persist)?;
         self.file.set_len(to).map_err(self.failed("shorten"))?;
-        self.file.sync_all().map_err(self.failed("sync"))
-    }
-}
-
-/// Locks the file for this process, or shared with all processes that only read.
-fn lock(file: &File, path: &Path, read_only: bool) -> Result<()> {
-    let outcome = if read_only { file.try_lock_shared() } else { file.try_lock() };
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(PmemError::Locked {
-            path: path.to_owned(),
-            hint: "one process may change a store, or several may read it; close the other one first",
-        }),
-        Err(TryLockError::Error(source)) => {
-            Err(PmemError::File { path: path.to_owned(), action: "lock", source })
-        }
+        self.sync_file()
     }
 }
 

@@ -103,7 +103,10 @@ impl<L: Layout, M: Medium> Reader<L, M> {
                     let next = core.read_matching(*hash, |record| {
                         record.load_key(&core.medium, &mut key);
                         core.load_value(record, &mut value);
-                        (!found.iter().any(|(known, _)| *known == key)).then_some(())
+                        // While others write, an entry may show a record with another hash.
+                        let is_next =
+                            core.hash(&key) == *hash && !found.iter().any(|(known, _)| *known == key);
+                        is_next.then_some(())
                     })?;
                     match next {
                         Some(()) => found.push((key, value)),

@@ -35,6 +35,7 @@ mod handles;
 mod index;
 mod layout;
 mod lock;
+mod locking;
 mod mapping;
 mod medium;
 mod memory;
@@ -52,6 +53,7 @@ mod space;
 mod store;
 mod stripes;
 mod superblock;
+mod syncs;
 mod update;
 
 pub use crate::core::Put;

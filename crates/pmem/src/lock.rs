@@ -3,7 +3,9 @@
 //! Bit 0 says that the page is being changed in a way that readers must not see half done; the seven bits above it
 //! count such changes. A reader remembers the word, copies, and looks again: the same word without the lock bit means
 //! that no such change began or ended meanwhile. Seven bits wrap around after 128 changes, so readers do not rely on
-//! them alone: see `core.rs`.
+//! them alone: see `core.rs`. For changes of values there is a second word, the change counter of a stripe
+//! (`stripes.rs`), of 64 bits and in ordinary memory: it is odd while a word of a value is being stored. Readers treat it
+//! as they treat the word of a page.
 //!
 //! The lock is needed for a change in place, from before its first store until it is durable, so that no thread reads
 //! what may yet be lost; and for reformatting a block, so that a reader of one of its former records notices. It is not
@@ -82,6 +84,35 @@ pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
     // `lock`, so a thread that saw one of them sees at least the lock bit here.
     W::acquire_fence();
     word.load(Ordering::Relaxed) == seen
+}
+
+/// A change of a value that is under way; its end is counted when this is dropped.
+#[must_use]
+pub struct Counted<'a, W: SharedWord>(&'a W);
+
+/// Begins to store a word of a value: readers that began before notice. The caller holds the lock of the stripe to which
+/// the counter belongs, so no other thread changes the counter.
+pub fn begin_change<W: SharedWord>(counter: &W) -> Counted<'_, W> {
+    // Relaxed: the lock of the stripe orders it after the change before.
+    count(counter, Ordering::Relaxed);
+    // Release fence: the stores that follow are not seen before the odd number is.
+    W::release_fence();
+    Counted(counter)
+}
+
+fn count<W: SharedWord>(counter: &W, ordering: Ordering) {
+    let mut seen = counter.load(Ordering::Relaxed);
+    // An exchange also because it waits for earlier stores, and those that pass the caches pass earlier stores.
+    while let Err(now) = counter.exchange(seen, seen.wrapping_add(1), ordering, Ordering::Relaxed) {
+        seen = now;
+    }
+}
+
+impl<W: SharedWord> Drop for Counted<'_, W> {
+    fn drop(&mut self) {
+        // Release: a thread that sees the even number sees the change.
+        count(self.0, Ordering::Release);
+    }
 }
 
 /// A locked page; unlocked, with the next version, when dropped.
@@ -163,6 +194,18 @@ mod tests {
         drop(held);
         assert!(!end_read(&word, seen));
         assert_eq!(word.load(Ordering::Relaxed), 0xabcd_ef00_0000_0000, "the version came round, alone");
+    }
+
+    #[test]
+    fn readers_notice_a_change_however_many_there_were() {
+        let counter = AtomicU64::new(0);
+        let seen = begin_read(&counter).unwrap();
+        for _ in 0..128 {
+            let change = begin_change(&counter);
+            assert!(begin_read(&counter).is_none() && !end_read(&counter, seen));
+            drop(change);
+            assert!(begin_read(&counter).is_some() && !end_read(&counter, seen));
+        }
     }
 
     #[test]

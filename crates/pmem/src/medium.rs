@@ -146,7 +146,8 @@ pub trait Medium: Send + Sync + Sized + 'static {
     /// Grows it to at least `to` bytes, if it is smaller; new bytes read as zeroes.
     ///
     /// # Errors
-    /// [`Full`](crate::PmemError::Full) and similar errors, after which the size is unchanged.
+    /// [`Full`](crate::PmemError::Full) and similar errors, after which the size is unchanged;
+    /// [`Persist`](crate::PmemError::Persist) as from [`fence`](Self::fence).
     fn grow(&self, to: u64) -> Result<()>;
 
     /// Does some milliseconds of work that makes the memory faster, if there is any left; returns whether there was.
@@ -157,6 +158,6 @@ pub trait Medium: Send + Sync + Sized + 'static {
     /// Returns everything after byte `to` to the system, if possible. A thread that still reads there reads zeroes.
     ///
     /// # Errors
-    /// If the system fails.
+    /// If the system fails; [`Persist`](crate::PmemError::Persist) as from [`fence`](Self::fence).
     fn shrink(&self, to: u64) -> Result<()>;
 }

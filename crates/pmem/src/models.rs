@@ -1,4 +1,4 @@
-//! Models of the version lock and of handing blocks out and back: every interleaving of a few threads, and every result
+//! Models of the version lock, of the change counter and of handing blocks out and back: every interleaving of a few threads, and every result
 //! that the memory model allows.
 //!
 //! ```text
@@ -133,6 +133,33 @@ fn a_reader_never_accepts_half_of_a_change() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let seen = lock::begin_read(&page.head).expect("nobody has the lock");
         assert_eq!(seen, 4, "two changes are two versions");
+    });
+}
+
+/// A value of two words, changed one word at a time under the lock of its stripe: the first is always raised first.
+#[test]
+fn a_reader_never_accepts_words_of_two_moments() {
+    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence];
+    check("models::a_reader_never_accepts_words_of_two_moments", &bugs, || {
+        let page = Arc::new(Page { head: AtomicU64::new(0), record: [AtomicU64::new(0), AtomicU64::new(0)] });
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || {
+                for word in &page.record {
+                    let change = lock::begin_change(&page.head);
+                    word.store(1, Ordering::Relaxed);
+                    drop(change);
+                }
+            })
+        };
+        if let Some(seen) = lock::begin_read(&page.head) {
+            let [first, second] = [0, 1].map(|word: usize| page.record[word].load(Ordering::Relaxed));
+            if lock::end_read(&page.head, seen) {
+                assert!(first >= second, "accepted a value that never was");
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(lock::begin_read(&page.head), Some(4), "each change is counted at its begin and its end");
     });
 }
 

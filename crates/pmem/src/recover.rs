@@ -13,9 +13,12 @@
 
 use crate::{
     blocks::State,
-    core::{CLIENT_BITS, Core, Writer},
+    core::{CLIENT_BITS, CLOCK_MAX, Core, Writer},
     error::{Damage, PmemError, Result},
-    format::{ExtentKind, Format, Judgement, Record, Walked, large},
+    format::{
+        ExtentKind, Format, Judgement, Record, Walked,
+        large::{self, Start},
+    },
     index::Look,
     layout::{BLOCKS_END_AT, Geometry, Place, read_checked_number},
     lock,
@@ -145,7 +148,7 @@ pub fn recover<L: Format, M: Medium>(
         core.medium.flush(&mut all.lane, Site::RecoveryMeta, 0, BLOCKS_END_AT as usize + WORD);
         core.watch(core.medium.fence(&mut all.lane, Site::RecoveryMeta))?;
     }
-    let starts = starts(core, first, end);
+    let Starts { starts, hidden } = starts(core, first, end);
     core.index.expect(expected_records::<L>(core.geometry, &starts, end));
     let threads = options
         .recovery_threads
@@ -188,6 +191,7 @@ pub fn recover<L: Format, M: Medium>(
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
+    hidden.iter().for_each(|block| core.space.block(*block).set(State::Damaged, 0, 0));
     if let (false, Some(damage)) = (options.tolerate_damage, all.damage.first()) {
         return Err(PmemError::Damaged(*damage));
     }
@@ -236,18 +240,42 @@ fn used_end<L: Format, M: Medium>(core: &Core<L, M>, options: &Options, all: &mu
     Ok(most)
 }
 
-/// The blocks that do not lie inside large records.
-fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<u64> {
+/// The blocks that are examined, and those that are not.
+struct Starts {
+    /// The blocks that do not lie inside large records.
+    starts: Vec<u64>,
+    /// Blocks that look unused, and may be the rest of a large record of which nothing is right but that: up to the next
+    /// formatted block after one with a damaged head.
+    hidden: Vec<u64>,
+}
+
+fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Starts {
     if !L::HAS_LARGE {
-        return (first..end).collect();
+        return Starts { starts: (first..end).collect(), hidden: Vec::new() };
     }
-    let mut starts = Vec::with_capacity((end - first) as usize);
-    let mut block = first;
+    let (mut starts, mut hidden) = (Vec::with_capacity((end - first) as usize), Vec::new());
+    let (mut block, mut is_unknown) = (first, false);
     while block < end {
+        let blocks = match large::start(&core.medium, core.geometry, block, end) {
+            Start::Unformatted if is_unknown => {
+                hidden.push(block);
+                block += 1;
+                continue;
+            }
+            Start::Unformatted => 1,
+            Start::Blocks(blocks) => {
+                is_unknown = false;
+                blocks
+            }
+            Start::Unknown => {
+                is_unknown = true;
+                1
+            }
+        };
         starts.push(block);
-        block += large::blocks_at(&core.medium, core.geometry, block, end);
+        block += blocks;
     }
-    starts
+    Starts { starts, hidden }
 }
 
 /// An estimate of how many records there are, from above for records of one size: an index that need not grow is filled
@@ -270,9 +298,12 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     let extent = L::walk(&core.medium, core.geometry, block, end, &mut |walked| match walked {
         Walked::Record(place, record, must_be_right) => {
             record.load_key(&core.medium, &mut key);
+            // A higher one would leave none to draw.
+            let is_possible = record.sequence(&core.medium) >> CLIENT_BITS <= CLOCK_MAX;
             if core.superblock.checksums {
                 record.load_value(&core.medium, &mut value);
                 match record.judge(&core.medium, &key, &value) {
+                    Judgement::Sound | Judgement::Late { .. } if !is_possible => {}
                     Judgement::Sound => {}
                     Judgement::Late { number, word } => make_good(core, &record, number, word, share),
                     Judgement::Unsound if must_be_right => {
@@ -281,12 +312,16 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
                     }
                     Judgement::Unsound => return share.torn.push((place, record)),
                 }
-                if !must_be_right {
+                if !must_be_right && is_possible {
                     share.unsettled.push((place, record));
                 }
             } else if !must_be_right {
                 // The record was not published.
                 return;
+            }
+            if !is_possible {
+                is_damaged = true;
+                return share.damaged(Damage::Record { at: record.at });
             }
             // Their cache misses overlap.
             let hash = core.hash(&key);

@@ -391,7 +391,30 @@ impl Drop for Background {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::format::fixed::Fixed;
+    use crate::format::{fixed::Fixed, variable::Variable};
+
+    #[test]
+    fn a_sync_that_fails_is_no_lack_of_room_and_ends_all_changes() {
+        for persistence in [Persistence::Msync, Persistence::Flushless] {
+            let folder = tempfile::tempdir().unwrap();
+            let options = Options {
+                chunk_bytes: 1 << 20,
+                growth_bytes: 1 << 16,
+                persistence: Some(persistence),
+                vouch_for_memory: true,
+                ..Options::default()
+            };
+            let store = Store::<Variable>::create(folder.path().join("store"), &options).unwrap();
+            let (mut client, mut other) = (store.client().unwrap(), store.client().unwrap());
+            client.put(b"key", b"value").unwrap();
+            let failed = || Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
+            assert!(store.core().medium.syncs.run(failed).is_err());
+            let error = client.put(b"large", &vec![1; 1 << 18]).unwrap_err();
+            assert!(matches!(error, PmemError::Persist(_)), "{error}");
+            assert!(matches!(other.put(b"key", b"new"), Err(PmemError::Poisoned)));
+            assert_eq!(other.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+        }
+    }
 
     #[test]
     fn what_a_device_holds_is_not_overwritten_unless_asked_for() {

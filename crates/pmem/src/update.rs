@@ -13,6 +13,9 @@
 //! The head may be overwritten once the word is durable: the stripe of the key remembers the word until then
 //! (`stripes.rs`). A reader that sees the word sees a durable change, so it needs no lock. Values of more than a page,
 //! and stores without checksums, use the lock of the page and, with checksums, two fences.
+//!
+//! Either way the stripe of the key counts the change, so that a reader that copies some words before it and some after it
+//! reads again.
 
 use crate::{
     core::{Core, ONE, Writer},
@@ -70,13 +73,13 @@ impl<L: Format, M: Medium> Core<L, M> {
                 if self.superblock.checksums && new.len() <= ONE_FENCE_BYTES_MAX {
                     self.update_evident(writer, hash, &record, key, (old_sum, new), word)?;
                 } else {
-                    self.update_word(writer, (place, &record), key, (old_sum, new), word)?;
+                    self.update_word(writer, hash, (place, &record), key, (old_sum, new), word)?;
                 }
                 drop(held);
                 Ok(true)
             }
             Difference::Many => {
-                let sequence = Self::draw(writer, record.sequence(&self.medium));
+                let sequence = Self::draw(writer, record.sequence(&self.medium))?;
                 let sums = self.sums(sequence, key, new);
                 let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, new)?;
                 self.publish(writer, ONE, std::iter::once((moved, &copy)))?;
@@ -88,10 +91,11 @@ impl<L: Format, M: Medium> Core<L, M> {
     }
 
     /// Changes one word of a value in place. Before that, the checksums of both values are made durable, so that the
-    /// record is right whether or not the word reaches the memory.
+    /// record is right whether or not the word reaches the memory. The caller holds the stripe of the key.
     fn update_word(
         &self,
         writer: &mut Writer<L>,
+        hash: u64,
         (place, record): (Place, &Record),
         key: &[u8],
         (old_sum, new): (u32, &[u8]),
@@ -116,7 +120,10 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
         let at = record.value_at() + (word * WORD) as u64;
         let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
+        // Counted before it is durable: until then the lock of the page keeps readers away.
+        let change = self.stripes.begin_change(hash);
         self.medium.write(&mut writer.lane, Site::UpdateValue, at, &[bytes], 0);
+        drop(change);
         self.fence_alone(writer, Site::UpdateValue)?;
         drop(held);
         self.medium.touched(head_at, 8);
@@ -160,8 +167,10 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.medium.flush(&mut writer.lane, Site::UpdateHead, record.sums_at(), 2 * WORD);
         self.fence(writer, Site::UpdateHead)?;
         let at = record.value_at() + (number * WORD) as u64;
+        let change = self.stripes.begin_change(hash);
         // Release: a thread that sees the word sees a durable change.
         memory.word(at).store(word, Ordering::Release);
+        drop(change);
         self.medium.touched(at, WORD);
         if !self.leave(writer, hash, at, Left::Word) {
             self.medium.flush(&mut writer.lane, Site::UpdateWord, at, WORD);

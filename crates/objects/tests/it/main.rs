@@ -2,6 +2,7 @@
 
 mod damage;
 mod model;
+mod room;
 mod support;
 mod threads;
 mod types;

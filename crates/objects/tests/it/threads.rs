@@ -230,3 +230,26 @@ fn a_change_past_the_one_under_way_is_refused_and_not_repeated_for_ever() {
     });
     assert!(counted.is_ok() && count == 1);
 }
+
+/// A change that leaves a place unset because of what another thread has changed meanwhile is repeated.
+#[test]
+fn a_place_that_is_left_unset_for_what_is_no_longer_so_is_no_error() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let flag = heap.allocate(&node(0, "old")).unwrap();
+    let mut attempts = 0;
+    let outcome = heap.change(|change| {
+        attempts += 1;
+        if change.get(flag)?.id == 0 {
+            change.reserve::<Node>()?;
+            std::thread::scope(|scope| {
+                scope.spawn(|| heap.set(flag, &node(1, "new")).unwrap());
+            });
+        }
+        Ok::<_, ObjectError>(())
+    });
+    assert!(outcome.is_ok(), "{outcome:?}");
+    assert_eq!(attempts, 2);
+    let outcome = heap.change(|change| change.reserve::<Node>().map(drop));
+    assert!(matches!(outcome, Err(ObjectError::NotSet { .. })), "{outcome:?}");
+}

@@ -373,3 +373,29 @@ fn an_object_that_grows_passes_over_pages_whose_room_is_in_pieces() {
         assert_eq!(heap.get(*reference).unwrap().name.len(), 1540);
     }
 }
+
+type Four<T> = Option<Option<Option<Option<T>>>>;
+type Sixteen<T> = Four<Four<Four<Four<T>>>>;
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct Deep {
+    value: Sixteen<Sixteen<Sixteen<u8>>>,
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct TooDeep {
+    value: Sixteen<Sixteen<Sixteen<Sixteen<u8>>>>,
+}
+
+#[test]
+fn a_type_that_is_too_deep_to_be_described_is_refused() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let error = heap.allocate(&TooDeep { value: None }).unwrap_err();
+    assert!(matches!(error, ObjectError::TooDeep { name: "TooDeep", depth: 66, limit: 64 }), "{error}");
+    let deep = heap.allocate(&Deep { value: None }).unwrap();
+    heap.set_root(Some(deep)).unwrap();
+    assert!(store.verify().problems.is_empty());
+}

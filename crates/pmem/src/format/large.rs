@@ -10,8 +10,9 @@ use super::{Extent, ExtentKind, Record, Walked};
 use crate::{
     error::{Damage, Result},
     layout::{
-        Geometry, KIND_LARGE, LARGE_BLOCKS_AT, LOG_AT, PageWord, Place, RECORD_HEAD_BYTES, SIZE_WORD_BYTES,
-        SizeWord, checked_number, page_word, read_checked_number, read_page_word, read_size_word,
+        Geometry, KIND_LARGE, KIND_LOG, LARGE_BLOCKS_AT, LOG_AT, PageWord, Place, RECORD_HEAD_BYTES,
+        SIZE_WORD_BYTES, SizeWord, checked_number, page_word, read_checked_number, read_page_word,
+        read_size_word,
     },
     lock,
     medium::{Lane, Medium, Site},
@@ -114,16 +115,51 @@ pub fn dismantle<M: Medium>(
     Ok(())
 }
 
-/// How many blocks belong together, starting with this one: 1 unless it is the first of a large record.
-pub fn blocks_at<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> u64 {
+/// What a block is to the blocks after it.
+pub enum Start {
+    /// It is unformatted: unused, or the rest of a large record whose beginning is damaged.
+    Unformatted,
+    /// So many blocks belong together, starting with this one: 1 unless it is the first of a large record.
+    Blocks(u64),
+    /// It is damaged, and may be the first of a large record: nothing says how many blocks belong together.
+    Unknown,
+}
+
+/// What a block is that does not lie inside a large record.
+pub fn start<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> Start {
+    let head = |page| {
+        let word = medium.memory().word(geometry.page_at(block, page)).load(Ordering::Relaxed);
+        read_page_word(word, block, page)
+    };
+    match head(0) {
+        PageWord::Unformatted => Start::Unformatted,
+        PageWord::Formatted { kind: KIND_LARGE, span: 1 } => {
+            Start::Blocks(walk(medium, geometry, block, end, &mut |_| {}).blocks)
+        }
+        PageWord::Formatted { .. } => Start::Blocks(1),
+        PageWord::Damaged => match blocks_under_damage(medium, geometry, block, end) {
+            Some(blocks) => Start::Blocks(blocks),
+            // A large record covers the heads of the other pages.
+            None if (1..geometry.pages)
+                .any(|page| matches!(head(page), PageWord::Formatted { kind: KIND_LOG, .. })) =>
+            {
+                Start::Blocks(1)
+            }
+            None => Start::Unknown,
+        },
+    }
+}
+
+/// How many blocks a large record takes of which the first word is damaged, if the two words after that agree about it.
+pub fn blocks_under_damage<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> Option<u64> {
     let memory = medium.memory();
     let at = geometry.block_at(block);
-    match read_page_word(memory.word(at).load(Ordering::Relaxed), block, 0) {
-        PageWord::Formatted { kind: KIND_LARGE, span: 1 } => {
-            walk(medium, geometry, block, end, &mut |_| {}).blocks
-        }
-        _ => 1,
-    }
+    let (count_at, size_at) = (at + LARGE_BLOCKS_AT, at + LOG_AT);
+    let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed))?;
+    let size = read_size_word(size_at, memory.word(size_at).load(Ordering::Relaxed));
+    let SizeWord::Record { key_bytes, value_bytes, .. } = size else { return None };
+    let is_possible = count > 1 && count <= end - block;
+    (is_possible && blocks_for(geometry, key_bytes, value_bytes) == count).then_some(count)
 }
 
 /// Calls `visit` with the record of blocks whose first one says that they hold a large record.

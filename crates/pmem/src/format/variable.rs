@@ -397,8 +397,14 @@ impl Format for Variable {
                     Self::walk_log(medium, geometry, block, page, span, visit);
                     page += span;
                 }
-                _ => {
+                other => {
                     visit(Walked::Damage(Damage::Page { block, page }));
+                    if page == 0
+                        && other == PageWord::Damaged
+                        && let Some(blocks) = large::blocks_under_damage(medium, geometry, block, end)
+                    {
+                        return Extent { blocks, kind: ExtentKind::Large };
+                    }
                     page += 1;
                 }
             }

@@ -7,11 +7,13 @@ use super::{
     records::{key, sample, value},
 };
 use crate::{
-    Fixed, Options, PmemError, Store, Variable,
+    Damage, Fixed, Options, PmemError, Store, Variable,
+    core::{CLIENT_BITS, CLOCK_MAX, Core},
     layout::{
         Geometry, KIND_LARGE, LARGE_BLOCKS_AT, LOG_AT, PageWord, SizeWord, mix, read_page_word,
-        read_size_word,
+        read_size_word, record_sum,
     },
+    space::Purpose,
 };
 use std::path::Path;
 
@@ -176,4 +178,94 @@ fn an_index_of_large_records_is_as_small_as_they_are_few() {
         Store::<Variable, Shadow>::open_on(shadow, Path::new("shadow"), &options, (1 << 10, 2), &|_, _| {})
             .unwrap();
     assert_eq!((again.len(), again.statistics().index_bytes), (3, store.statistics().index_bytes));
+}
+
+fn image_of<L: Testable>(store: &Store<L, Shadow>) -> Vec<u64> {
+    let medium = &store.core().medium;
+    (0..medium.capacity_words()).map(|word| medium.word(word)).collect()
+}
+
+/// Where the record of a key is, as a number of words.
+fn record_at<L: Testable>(store: &Store<L, Shadow>, key: &[u8]) -> usize {
+    let core = store.core();
+    core.read(core.hash(key), key, |record| record.at as usize / 8).unwrap().unwrap()
+}
+
+#[test]
+fn what_is_left_of_a_large_record_without_its_head_is_not_overwritten() {
+    const LARGE_BYTES: usize = 20_000;
+    let setting = Setting::default();
+    let shadow = Shadow::new(setting.bytes);
+    let store = Store::<Variable, Shadow>::create_on(shadow, &setting.options(), 4, 2).unwrap();
+    let mut client = store.client().unwrap();
+    // Its other blocks begin with zeroes, as unformatted ones do.
+    client.put(&key(0), &vec![0; LARGE_BYTES]).unwrap();
+    client.put(&key(1), &value(1, 300)).unwrap();
+    drop(client);
+    let (image, record) = (image_of(&store), record_at(&store, &key(0)));
+    let head = record - LOG_AT as usize / 8 - 1;
+    let count = head + LARGE_BLOCKS_AT as usize / 8;
+    assert!(is_large(image[head], head as u64 * 8, &setting));
+    for damaged in [&[head][..], &[head, count], &[head, count, count + 1]] {
+        let mut changed = image.clone();
+        damaged.iter().for_each(|word| changed[*word] ^= 1 << 40);
+        assert!(open::<Variable>(&changed, &setting, false).is_err());
+        let store = open::<Variable>(&changed, &setting, true).unwrap();
+        let mut client = store.client().unwrap();
+        let stored = (2..).find(|number| client.put(&key(*number), &value(*number, 300)).is_err()).unwrap();
+        assert!(stored > 100, "{stored}");
+        let left = image_of(&store);
+        let words = head + 1..record + LARGE_BYTES / 8;
+        assert!(left[words.clone()] == changed[words], "{damaged:?}");
+        assert_eq!(client.get(&key(1)).unwrap(), Some(value(1, 300)));
+    }
+}
+
+fn too_high_a_sequence_number<L: Testable>(checksums: bool) {
+    let setting = Setting { checksums, ..Setting::default() };
+    let shadow = Shadow::new(setting.bytes);
+    let store = Store::<L, Shadow>::create_on(shadow, &setting.options(), 4, 2).unwrap();
+    let old = L::any_value();
+    let mut client = store.client().unwrap();
+    (0..2).for_each(|k| assert!(client.put(L::key(&key(k)), L::value(&old)).is_ok()));
+    drop(client);
+    let at = record_at(&store, &key(0));
+    let with = |clock: u64| {
+        let mut image = image_of(&store);
+        let sequence = clock << CLIENT_BITS | 7;
+        image[at] = sequence;
+        if checksums {
+            let sum = u64::from(record_sum(sequence, &key(0), &old));
+            image[at + 1] = sum | sum << 32;
+        }
+        image
+    };
+    for clock in [CLOCK_MAX + 1, (1 << 48) - 1] {
+        let error = open::<L>(&with(clock), &setting, false).map(drop).unwrap_err();
+        let wanted = Damage::Record { at: at as u64 * 8 };
+        assert!(matches!(error, PmemError::Damaged(damage) if damage == wanted), "{error}");
+        let store = open::<L>(&with(clock), &setting, true).unwrap();
+        let mut client = store.client().unwrap();
+        assert_eq!(client.get(L::key(&key(0))).unwrap(), None);
+        for k in 0..2 {
+            let new: Vec<u8> = old.iter().map(|byte| byte ^ 1).collect();
+            client.put(L::key(&key(k)), L::value(&new)).unwrap();
+            assert_eq!(client.get(L::key(&key(k))).unwrap(), Some(new), "it is not dropped");
+        }
+    }
+    let store = open::<L>(&with(CLOCK_MAX), &setting, false).unwrap();
+    let mut writer = store.core().writer(Purpose::Write).unwrap();
+    writer.clock = (1 << 48) - 2;
+    let last = Core::<L, Shadow>::draw(&mut writer, 0).unwrap();
+    assert_eq!(last >> CLIENT_BITS, (1 << 48) - 1);
+    assert!(matches!(Core::<L, Shadow>::draw(&mut writer, last), Err(PmemError::Clock)));
+    store.core().end_writer(&mut writer);
+}
+
+#[test]
+fn a_sequence_number_that_leaves_none_above_it_is_damage() {
+    for checksums in [true, false] {
+        too_high_a_sequence_number::<Variable>(checksums);
+        too_high_a_sequence_number::<Fixed<8, 8>>(checksums);
+    }
 }

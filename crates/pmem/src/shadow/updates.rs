@@ -6,8 +6,11 @@ use super::{
     model::{Op, Runner, Setting, Testable, contents},
     records::{key, value},
 };
-use crate::{Fixed, Store, Variable};
-use std::sync::{Arc, Mutex};
+use crate::{Fixed, Store, Variable, medium::Medium, memory::WORD};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// A value with one word changed; the last word only as far as the value goes.
 fn changed(mut value: Vec<u8>, word: usize, by: u8) -> Vec<u8> {
@@ -95,4 +98,81 @@ fn twice<L: Testable>() -> u32 {
 #[test]
 fn a_change_that_a_crash_undid_does_not_come_back() {
     assert!(twice::<Fixed<8, 24>>() >= 10 && twice::<Variable>() >= 10);
+}
+
+/// Words of the value of the only record, which two words of are raised in turn: first word 0, then word 5.
+fn raised<L: Testable>(checksums: bool, bytes: usize) -> Store<L, Shadow> {
+    let setting = Setting { checksums, ..Setting::default() };
+    let store = Store::<L, Shadow>::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
+    store.client().unwrap().put(L::key(&key(0)), L::value(&vec![0; bytes])).unwrap();
+    store
+}
+
+fn raise<L: Testable>(store: &Store<L, Shadow>, times: u64) {
+    let mut client = store.client().unwrap();
+    for _ in 0..times {
+        for at in [0, 5 * WORD] {
+            assert!(client.update(L::key(&key(0)), |value| value[at] += 1).unwrap());
+        }
+    }
+}
+
+/// A reader that has copied word 0 is overtaken by as many changes, before it copies word 5.
+fn overtaken<L: Testable>(checksums: bool, bytes: usize, times: u64) {
+    let store = raised::<L>(checksums, bytes);
+    let core = store.core();
+    let mut tries = 0;
+    let found = core.read(core.hash(&key(0)), &key(0), |record| {
+        let word = |number: usize| {
+            core.medium.memory().word(record.value_at() + (number * WORD) as u64).load(Ordering::Relaxed)
+        };
+        let first = word(0);
+        tries += 1;
+        if tries == 1 {
+            raise(&store, times);
+        }
+        (first, word(5))
+    });
+    assert_eq!(found.unwrap(), Some((times, times)), "{bytes} bytes, checksums: {checksums}");
+    assert_eq!(tries, 2);
+}
+
+#[test]
+fn a_reader_that_is_overtaken_reads_again() {
+    for times in [1, 64] {
+        overtaken::<Fixed<8, 48>>(true, 48, times);
+        overtaken::<Variable>(true, 100, times);
+        // The version of the page comes round.
+        overtaken::<Fixed<8, 48>>(false, 48, times);
+        overtaken::<Variable>(false, 100, times);
+        overtaken::<Variable>(true, 5000, times);
+    }
+}
+
+#[test]
+fn readers_see_no_value_that_never_was() {
+    for (checksums, bytes) in [(true, 100), (false, 100), (true, 5000)] {
+        let store = raised::<Variable>(checksums, bytes);
+        let is_done = AtomicBool::new(false);
+        let check = |value: &[u8]| assert!(value[0] == value[40] || value[0] == value[40] + 1, "{value:?}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (reader, key) = (store.reader(), key(0));
+                let mut value = Vec::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    assert!(reader.get_into(&key, &mut value).unwrap());
+                    check(&value);
+                    let batch = reader.get_batch([&key[..], &key[..]]).unwrap();
+                    batch.iter().for_each(|value| check(value.as_ref().unwrap()));
+                    let shown = reader.for_each(|_, value| {
+                        check(value);
+                        std::ops::ControlFlow::Continue(())
+                    });
+                    shown.unwrap();
+                }
+            });
+            raise(&store, 250);
+            is_done.store(true, Ordering::Relaxed);
+        });
+    }
 }
