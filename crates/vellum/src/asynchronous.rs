@@ -28,6 +28,9 @@ use vellum_access::{AccessError, Batch};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
+/// How often a future tries a change again that the driver has left to it, before it waits where it is polled.
+const RETURNS_MAX: u32 = 3;
+
 /// An operation on a table that is under way, or will be once it is polled.
 ///
 /// Nothing happens before the first poll. If a future is dropped after that, its write may or may not be done.
@@ -37,6 +40,8 @@ pub struct TableFuture<T> {
     table: Option<Handle>,
     request: Option<(Vec<u8>, Task<Vec<u8>>)>,
     slot: Option<Arc<Slot>>,
+    /// How often the driver has left the change to this future.
+    returned: u32,
     /// The operation is done, and waits to become durable.
     arrival: Option<(Arrival, Owned)>,
     /// Why the value cannot be encoded.
@@ -106,29 +111,35 @@ impl<T> Future for TableFuture<T> {
             (this.table, this.request) = (None, None);
             return Poll::Ready(Err(error));
         }
-        let mut ready = Poll::Pending;
-        if this.request.is_some() {
-            ready = this.begin(context.waker());
-        }
-        if let Some((arrival, _)) = &mut this.arrival
-            && let Poll::Ready(arrived) = Pin::new(arrival).poll(context)
-            && let Some((_, answer)) = this.arrival.take()
-        {
-            let failed = |error| Error::Log(TxnError::Log(error));
-            ready = Poll::Ready(arrived.map(|()| answer).map_err(failed));
-        }
-        if let Some(slot) = &this.slot {
+        let ready = loop {
+            let mut ready = Poll::Pending;
+            if this.request.is_some() {
+                ready = this.begin(context.waker());
+            }
+            if let Some((arrival, _)) = &mut this.arrival
+                && let Poll::Ready(arrived) = Pin::new(arrival).poll(context)
+                && let Some((_, answer)) = this.arrival.take()
+            {
+                let failed = |error| Error::Log(TxnError::Log(error));
+                ready = Poll::Ready(arrived.map(|()| answer).map_err(failed));
+            }
+            let Some(slot) = &this.slot else { break ready };
             let mut state = lock(&slot.state);
             let (result, undone) = (state.result.take(), state.undone.take());
             if result.is_none() && undone.is_none() {
                 state.waker = Some(context.waker().clone());
             }
             drop(state);
-            ready = match (undone, &this.table) {
-                (Some((key, task)), Some(table)) => Poll::Ready(table.perform(&key, &task)),
-                _ => result.map_or(Poll::Pending, Poll::Ready),
-            };
-        }
+            match (undone, &this.table) {
+                // What was read may have been evicted again.
+                (Some(undone), _) if this.returned < RETURNS_MAX => {
+                    this.returned += 1;
+                    (this.slot, this.request) = (None, Some(undone));
+                }
+                (Some((key, task)), Some(table)) => break Poll::Ready(table.perform(&key, &task)),
+                _ => break result.map_or(ready, Poll::Ready),
+            }
+        };
         ready.map(|result| {
             let table = this.table.take();
             if let (
@@ -210,7 +221,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     ) -> TableFuture<T> {
         let request = Some((key.encoded().as_ref().to_vec(), task));
         let table = Some(self.handle.clone());
-        TableFuture { table, request, arrival: None, slot: None, failed: None, convert }
+        TableFuture { table, request, arrival: None, slot: None, returned: 0, failed: None, convert }
     }
 }
 

@@ -90,6 +90,7 @@ impl Database {
     /// As for [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
+        let was_empty = std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
         match PoolFile::open_or_create(path, &options.pool) {
             Ok((file, true)) => {
                 // An empty file, or the file to which a link leads, was there before, and stays.
@@ -99,7 +100,7 @@ impl Database {
                     false => held.truncate(0),
                 };
                 let mut database = Self::initialise(file, LogPlace::beside(path), options, take_back)?;
-                database.inner_if_alone()?.keeps_file = !is_own;
+                database.inner_if_alone()?.keeps_file = was_empty && !is_own;
                 Ok(database)
             }
             Ok((file, false)) => Self::open_file(file, LogPlace::beside(path), options),

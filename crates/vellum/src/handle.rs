@@ -508,11 +508,8 @@ impl Handle {
                 // The value was replaced by a large one in between: retry.
                 Ok(Some(value)) if value.is_in_place() => {}
                 Ok(Some(value)) => return Ok(Some(ValueReader::small(value.into_vec()))),
-                // By one for which the pool has no room. If it is none, what lacks room is the way to it.
-                Err(error) if error.is_about_room() => match tree.reader(key)? {
-                    Some(reader) => return Ok(Some(ValueReader::large(reader, self.pool()))),
-                    None => return Err(error),
-                },
+                // By one that is larger than the pool: retry.
+                Err(Error::Pool(PoolError::LargerThanPool { .. })) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -39,7 +39,9 @@ pub(crate) fn recover_in_memory(
     options.log_settings.skip_damage = skip_damage;
     let opened = PoolFile::open_on(overlay.clone(), &options.pool)?;
     if !opened.needs_recovery() {
-        return Ok(Recovered { file: overlay, recovery: None, damage: Vec::new(), damaged_superblocks });
+        // Its superblocks are as they are in the file.
+        let (damage, damaged_superblocks) = Default::default();
+        return Ok(Recovered { file: overlay, recovery: None, damage, damaged_superblocks });
     }
     let log = Arc::new(OverlayDirectory::over(log));
     let mut durable = DurablePool::open(opened, log, &options.log_settings)?;

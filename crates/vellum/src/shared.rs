@@ -400,7 +400,7 @@ pub(crate) struct Slot {
 #[derive(Default)]
 pub(crate) struct SlotState {
     pub(crate) result: Option<Result<Owned>>,
-    /// A change that the future is to make itself: the path to its key was in memory.
+    /// A change that the future is to make itself: the path to its key was read, or could not be.
     pub(crate) undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
     pub(crate) waker: Option<Waker>,
 }

@@ -47,7 +47,8 @@ impl Inner {
         self.has_its_name(&file)?;
         let has_own_archive = self.has_own_archive()?;
         // The close also waits for the archive. If it fails, the log is not needed all the same.
-        if self.close().is_err() {
+        let is_closed = self.close().is_ok();
+        if !is_closed {
             self.durable.abandon();
         }
         if let Some(archive) = self.durable.archive().filter(|_| has_own_archive) {
@@ -58,7 +59,8 @@ impl Inner {
         if !self.has_its_name(&file)? {
             return Ok(());
         }
-        let removed = match self.keeps_file {
+        // What could not be closed may still be written to.
+        let removed = match self.keeps_file && is_closed {
             true => OpenOptions::new().write(true).open(&file).and_then(|held| held.set_len(0)),
             false => std::fs::remove_file(&file),
         };

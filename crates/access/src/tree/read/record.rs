@@ -286,6 +286,8 @@ fn read_other_value<'p, P: Pager>(
     let large = match read(&tree, &leaf, Wanted { key, part, found }, target)? {
         Record::Absent => return Ok(false),
         Record::Inline => return Ok(true),
+        // Only the way there was asked for.
+        Record::Large(_) if part.length == 0 => return Ok(true),
         Record::Large(large) => large,
     };
     let guard = share_large(&tree, &leaf, (key, large))?;
