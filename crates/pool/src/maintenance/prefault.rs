@@ -11,7 +11,7 @@
 //! part of all.
 //!
 //! The pages are counted in the budget (see `replacement::prefault_window`). At most [`WINDOW_MAX`] and a run of them
-//! are fetched ahead, and none while memory is short.
+//! are fetched ahead, never more than a quarter of the pool, and none while memory is short.
 
 use crate::{allocator::Allocator, replacement::resident_pages::Prefaulted};
 use std::time::Duration;
@@ -51,7 +51,9 @@ impl Prefaulter {
     pub fn run(&mut self, allocator: &Allocator) {
         let (table, pages, budget) = (allocator.table(), allocator.pages(), &allocator.pages().budget);
         let end = allocator.storage().space.end();
-        let stop = (end + self.window).min(table.capacity_pages);
+        // Until this thread gives them back, which may be late on a busy machine, nothing else has these pages.
+        let most = self.window.min(budget.limit() as u64 / 4);
+        let stop = (end + most).min(table.capacity_pages);
         while budget.is_ample() && !budget.is_stopped() {
             let _populating = pages.window.populating();
             let from = pages.window.end();

@@ -187,3 +187,18 @@ fn nothing_is_fetched_while_memory_is_short() {
     Prefaulter::new().run(pool.allocator());
     assert_eq!(ahead(&pool), 0);
 }
+
+/// The thread that gives the memory back may not run for long: meanwhile readers need the rest of the pool.
+#[test]
+fn a_small_pool_is_not_filled() {
+    for pool_pages in [16, 64, 100] {
+        let pool = pool(pool_pages * 4096);
+        let budget = &pool.allocator().pages().budget;
+        let mut prefaulter = Prefaulter::new();
+        for _ in 0..5 {
+            prefaulter.run(pool.allocator());
+            assert!(budget.used() as u64 <= pool_pages / 4, "{} of {pool_pages} pages", budget.used());
+        }
+        assert_eq!(budget.used() as u64, pool_pages / 4);
+    }
+}
