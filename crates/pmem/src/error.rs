@@ -179,6 +179,21 @@ pub enum Damage {
     },
 }
 
+impl PmemError {
+    /// Why a file could not be locked.
+    pub(crate) fn of_lock(error: VmError) -> Self {
+        match error {
+            VmError::Open { path, action, source } => Self::File { path, action, source },
+            VmError::Locked { path, .. } => {
+                let hint =
+                    "one process may change a store, or several may read it; close the other one first";
+                Self::Locked { path, hint }
+            }
+            error => error.into(),
+        }
+    }
+}
+
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

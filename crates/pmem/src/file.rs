@@ -14,7 +14,6 @@
 use crate::{
     cpu::{self, Flush},
     error::{PmemError, Result},
-    locking::lock,
     medium::{Lane, Medium, Site, written_bytes},
     memory::{Memory, WORD, each_word},
     options::{Options, Persistence},
@@ -34,7 +33,7 @@ use std::{
     },
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{Mapping, sync_directory};
+use vellum_vm::{Mapping, lock, sync_directory};
 
 /// Persistent memory is mapped with pages of this size where possible; a device can be mapped in no other way.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -139,7 +138,7 @@ impl FileMedium {
         }))?;
         let metadata = file.metadata().map_err(failed("look at"))?;
         let unfinished = creates.then(|| Unfinished::new(path, &metadata));
-        lock(&file, path, read_only)?;
+        lock(&file, path, read_only).map_err(PmemError::of_lock)?;
         let is_device = metadata.file_type().is_char_device();
         if !is_device && !metadata.is_file() {
             let source = io::Error::other("it is not a regular file, and no device of persistent memory");
@@ -438,7 +437,7 @@ impl FileMedium {
     }
 
     /// Makes the file durable, with its size. A failure is never only a lack of room: the system has dropped what it could
-    /// not write, whoever stored that.
+    /// not write, and another thread may have stored that.
     fn sync_file(&self) -> Result<()> {
         self.syncs.run(|| self.file.sync_all()).map_err(PmemError::Persist)
     }

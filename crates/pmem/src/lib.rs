@@ -35,7 +35,6 @@ mod handles;
 mod index;
 mod layout;
 mod lock;
-mod locking;
 mod mapping;
 mod medium;
 mod memory;

@@ -59,6 +59,7 @@ pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions};
 pub use huge::{Collapse, huge_page_bytes};
 pub use large::LargeBuffer;
+pub use lock::lock;
 pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, resident_bytes_peak};
 pub use names::{IoEngine, ReleaseMethod};
 pub use overlay::{OverlayDirectory, OverlayFile};

@@ -100,8 +100,12 @@ fn leads_to(path: &Path, file: &File) -> bool {
     }
 }
 
-/// Takes the lock; waits for it as long as its holder may be about to end.
-fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
+/// Takes the lock of an open file, shared if it is for reading only; waits for it as long as its holder may be about to end.
+/// `path` is for errors.
+///
+/// # Errors
+/// [`VmError::Locked`] if another process, or another opening of this one, keeps it; [`VmError::Open`] if the system refuses.
+pub fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
     let mut patience = Patience::new(Instant::now());
     let mut pause = Duration::from_millis(1);
     loop {
