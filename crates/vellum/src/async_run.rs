@@ -123,7 +123,7 @@ impl Database {
 }
 
 /// Waits for another transaction, for at most `longest`.
-async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Baton> {
+pub(crate) async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Baton> {
     let mut pause = pin!(inner.turns.pauses.pause(longest));
     poll_fn(|context| match wait.poll(context) {
         Poll::Ready(baton) => Poll::Ready(Some(baton)),

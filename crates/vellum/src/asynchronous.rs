@@ -5,6 +5,9 @@
 //! when it is first needed. The driver runs all such operations as one batch, so that their reads overlap, and wakes
 //! the task that waits for each.
 //!
+//! A change that must be a transaction, because some are open, is made by its own task, which waits for those in its way
+//! without a thread.
+//!
 //! The driver holds handles on the database only while it has operations. It drops them before it reports the last
 //! operation as done, so that a program that has awaited everything can close the database at once.
 //!
@@ -12,8 +15,9 @@
 
 use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, ValueType, Written,
+    async_run::waited,
     driver::{Driver, lock},
-    handle::Handle,
+    handle::{Handle, perform_on},
     life::{OpenTable, Writing},
     running,
     shared::{Order, Owed, Owned, Slot},
@@ -23,13 +27,17 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 use vellum_access::{AccessError, Batch};
+use vellum_base::primitive::Instant;
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
 /// How often a future tries a change again that the driver has left to it, before it waits where it is polled.
 const RETURNS_MAX: u32 = 3;
+/// How long a change pauses that conflicts with a transaction which is not known.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// An operation on a table that is under way, or will be once it is polled.
 ///
@@ -44,6 +52,8 @@ pub struct TableFuture<T> {
     returned: u32,
     /// The operation is done, and waits to become durable.
     arrival: Option<(Arrival, Owned)>,
+    /// The change is made as a transaction.
+    in_turn: Option<Pin<Box<dyn Future<Output = Result<Owned>> + Send>>>,
     /// Why the value cannot be encoded.
     failed: Option<Error>,
     convert: fn(&str, Owned) -> Result<T>,
@@ -72,11 +82,12 @@ impl<T> TableFuture<T> {
                 return Poll::Pending;
             }
             Ok(None) => {}
-            // The operation must run as a transaction, which fails if it conflicts; only the log is waited for. Or the
-            // table has been cleared.
-            Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
-                return Poll::Ready(table.perform(&key, &task));
+            Err(AccessError::NeedsTransaction { .. }) => {
+                self.in_turn = Some(Box::pin(change_in_turn(table.clone(), key, task)));
+                return Poll::Pending;
             }
+            // The table has been cleared.
+            Err(AccessError::Pool(PoolError::Cancelled)) => return Poll::Ready(table.perform(&key, &task)),
             // The driver reads values for which the pool has no room.
             Err(error) => match Error::from(error) {
                 error if error.is_about_room() => {}
@@ -85,6 +96,35 @@ impl<T> TableFuture<T> {
         }
         self.slot = Some(hand_over(table, key, task, waker));
         Poll::Pending
+    }
+}
+
+/// Makes a change as its own transaction, and waits for those in its way, and until the change is durable, without a
+/// thread.
+async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Result<Owned> {
+    let (inner, begun) = (&*table.inner, Instant::now());
+    let mut baton = None;
+    loop {
+        let done = table.change_and_commit(|tree| perform_on(tree, &key, &task));
+        drop(baton.take());
+        let left = running::PATIENCE.saturating_sub(begun.elapsed());
+        let conflict = match done {
+            Ok(done) => {
+                // What this thread has logged last.
+                if let Some(arrival) = inner.durable.commit_later(inner.durability) {
+                    arrival.await.map_err(|error| Error::Log(TxnError::Log(error)))?;
+                }
+                return Ok(done);
+            }
+            Err(conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => conflict,
+            // The conflict may be with a transaction that has ended and cannot be rolled back.
+            Err(conflict @ Error::Conflict { .. }) => return inner.undo_rest().and(Err(conflict)),
+            Err(error) => return Err(error),
+        };
+        match running::wait_for(inner, &conflict) {
+            Some(wait) => baton = waited(inner, wait, left).await,
+            None => inner.turns.pauses.pause(PAUSE).await,
+        }
     }
 }
 
@@ -123,6 +163,12 @@ impl<T> Future for TableFuture<T> {
                 let failed = |error| Error::Log(TxnError::Log(error));
                 ready = Poll::Ready(arrived.map(|()| answer).map_err(failed));
             }
+            if let Some(change) = &mut this.in_turn
+                && let Poll::Ready(done) = change.as_mut().poll(context)
+            {
+                this.in_turn = None;
+                ready = Poll::Ready(done);
+            }
             let Some(slot) = &this.slot else { break ready };
             let mut state = lock(&slot.state);
             let (result, undone) = (state.result.take(), state.undone.take());
@@ -135,6 +181,10 @@ impl<T> Future for TableFuture<T> {
                 (Some(undone), _) if this.returned < RETURNS_MAX => {
                     this.returned += 1;
                     (this.slot, this.request) = (None, Some(undone));
+                }
+                (Some((key, task)), Some(table)) if table.needs_transactions() => {
+                    this.slot = None;
+                    this.in_turn = Some(Box::pin(change_in_turn(table.clone(), key, task)));
                 }
                 (Some((key, task)), Some(table)) => break Poll::Ready(table.perform(&key, &task)),
                 _ => break result.map_or(ready, Poll::Ready),
@@ -221,7 +271,16 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     ) -> TableFuture<T> {
         let request = Some((key.encoded().as_ref().to_vec(), task));
         let table = Some(self.handle.clone());
-        TableFuture { table, request, arrival: None, slot: None, returned: 0, failed: None, convert }
+        TableFuture {
+            table,
+            request,
+            arrival: None,
+            in_turn: None,
+            slot: None,
+            returned: 0,
+            failed: None,
+            convert,
+        }
     }
 }
 

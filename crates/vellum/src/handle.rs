@@ -17,7 +17,6 @@ use std::{
     borrow::Cow,
     ops::Bound,
     sync::{Arc, Weak},
-    time::Duration,
 };
 use vellum_access::{AccessError, Answer, Tree, WriteMode, Written};
 use vellum_base::primitive::Instant;
@@ -239,14 +238,12 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        /// How long to wait for the other transaction.
-        const PATIENCE: Duration = Duration::from_millis(20);
         let begun = Instant::now();
         let mut baton = None;
         loop {
             let done = self.change_in_transaction(&mut change);
             drop(baton.take());
-            let left = PATIENCE.saturating_sub(begun.elapsed());
+            let left = running::PATIENCE.saturating_sub(begun.elapsed());
             match done {
                 Err(ref conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => {
                     baton = running::wait_or_pause(&self.inner, conflict, left);
@@ -258,10 +255,18 @@ impl Handle {
         }
     }
 
-    /// Makes a change as its own transaction.
+    /// Makes a change as its own transaction, and returns once it is as durable as it should be.
     #[cold]
     #[inline(never)]
     pub(crate) fn change_in_transaction<T>(
+        &self,
+        change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        self.change_and_commit(change).and_then(|done| self.inner.commit().map(|()| done))
+    }
+
+    /// Makes a change as its own transaction, without waiting until that is durable.
+    pub(crate) fn change_and_commit<T>(
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
@@ -289,7 +294,7 @@ impl Handle {
                 Ok(done) => match own.commit() {
                     Ok(inner) => {
                         running::note_commit(&inner);
-                        return inner.commit().map(|()| done);
+                        return Ok(done);
                     }
                     Err(CommitError::Failed(error)) => return Err(error.into()),
                     Err(_) => ends += 1,

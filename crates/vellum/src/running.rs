@@ -180,6 +180,9 @@ pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
     inner.durable.wait_for_keeper(tree_of(inner, table)?, key)
 }
 
+/// How long a single operation waits for transactions in its way.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+
 /// Waits for the transaction that a conflict was with, for at most `longest`; if it is not known, for a moment.
 pub(crate) fn wait_or_pause(inner: &Inner, conflict: &Error, longest: Duration) -> Option<Baton> {
     const PAUSE: Duration = Duration::from_micros(20);

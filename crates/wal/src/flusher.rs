@@ -1,7 +1,10 @@
 //! The thread that flushes for tasks, and for transactions whose durability is deferred, because they do not wait
 //! themselves.
 
-use crate::{Durability, Log, LogError, waiting::Request};
+use crate::{
+    Durability, Log, LogError,
+    waiting::{LOG_THREAD, Request},
+};
 use std::{
     future::Future,
     io,
@@ -82,7 +85,7 @@ impl LogFlusher {
                 },
             );
         };
-        let thread = Builder::new().name("vellum-log".to_owned()).spawn(work)?;
+        let thread = Builder::new().name(LOG_THREAD.to_owned()).spawn(work)?;
         Ok(Self { log, thread: Some(thread) })
     }
 
@@ -106,6 +109,13 @@ impl Drop for LogFlusher {
 }
 
 fn run(log: &Log) {
+    serve(log);
+    // From now on each thread wakes tasks itself.
+    log.waiting().stop();
+    log.wake_tasks();
+}
+
+fn serve(log: &Log) {
     while let Some(request) = log.waiting().wait_for_request() {
         let outcome = match request {
             Request::Flush(durability) => log.flush_all(durability),
@@ -113,6 +123,10 @@ fn run(log: &Log) {
                 log.flush_all(Durability::Synced).inspect(|()| log.waiting().rest(REST, request))
             }
             Request::Write => log.write_filled(),
+            Request::Wake => {
+                log.wake_tasks();
+                Ok(())
+            }
             // A thread that needs them makes them, and gets the error.
             Request::Segments => log.prepare().or(Ok(())),
         };

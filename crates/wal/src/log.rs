@@ -245,7 +245,7 @@ impl Log {
     pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), LogError> {
         if durability == Durability::Buffered && self.ring.is_shared() {
             self.wait_until_filled(|| self.horizon(durability) > lsn)?;
-            self.tell_tasks();
+            self.wake_tasks();
             return Ok(());
         }
         if self.horizon(durability) > lsn {
@@ -260,16 +260,18 @@ impl Log {
         let end = self.end();
         if durability == Durability::Buffered && self.ring.is_shared() {
             self.wait_until_filled(|| self.horizon(durability) >= end)?;
-            self.tell_tasks();
+            self.wake_tasks();
             return Ok(());
         }
         self.flush(durability, || self.horizon(durability) >= end)
     }
 
-    /// Wakes tasks: records may be with the operating system without a flush, or need one to become durable.
-    fn tell_tasks(&self) {
+    /// Wakes the tasks whose records have arrived, or never will, and requests a sync for the others.
+    pub(crate) fn wake_tasks(&self) {
         if self.waiting.has_tasks() {
-            self.waiting.wake(|lsn, durability| self.horizon(durability) > lsn);
+            // Acquire: pairs with the failure.
+            let has_failed = self.has_failed.load(Ordering::Acquire);
+            self.waiting.wake(|lsn, durability| has_failed || self.horizon(durability) > lsn);
         }
     }
 
@@ -304,7 +306,7 @@ impl Log {
     pub(crate) fn outcome(&self, lsn: Lsn, durability: Durability) -> Option<Result<(), LogError>> {
         if self.horizon(durability) > lsn {
             if durability == Durability::Buffered && self.ring.is_shared() {
-                self.tell_tasks();
+                self.wake_tasks();
             }
             return Some(Ok(()));
         }
@@ -560,7 +562,7 @@ impl Log {
         let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
         self.syncs.hurry();
-        self.waiting.wake(|_, _| true);
+        self.wake_tasks();
         failure.error()
     }
 }
@@ -584,7 +586,7 @@ impl Drop for TakenTurn<'_> {
         }
         drop(turn);
         log.ended.notify_all();
-        log.waiting.wake(|lsn, durability| !is_complete || log.horizon(durability) > lsn);
+        log.wake_tasks();
     }
 }
 

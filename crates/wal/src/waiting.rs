@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::Lsn;
-use vellum_base::primitive::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, fence};
+use vellum_base::primitive::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, fence, thread};
 
 #[derive(Default)]
 pub(crate) struct Waiting {
@@ -32,12 +32,25 @@ struct List {
     request: Option<Request>,
     /// Whether segments are requested in addition: the other request may achieve nothing, and does not make them.
     asks_for_segments: bool,
+    /// Whether tasks are to be woken that another thread of the engine must not wake.
+    asks_to_wake: bool,
     is_stopped: bool,
+}
+
+/// The name of the log's thread.
+pub(crate) const LOG_THREAD: &str = "vellum-log";
+
+/// Whether this is a thread of the engine other than the log's. A waker is the caller's code, and may drop the last handle
+/// of the database. Closing waits for what such a thread is doing, for ever if the thread itself closes.
+fn is_worker() -> bool {
+    thread::current().name().is_some_and(|name| name.starts_with("vellum-") && name != LOG_THREAD)
 }
 
 /// What the log's thread is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Request {
+    /// To wake the tasks whose records have arrived.
+    Wake,
     /// The next segments, before they are needed.
     Segments,
     /// To write what is in the buffer to segments, before the buffer is full.
@@ -122,10 +135,16 @@ impl Waiting {
 
     /// Wakes the tasks for whose records `has_arrived` is true; if it is for one, it is for those before. Requests a sync
     /// for the others, if their records are written: a task that waits for a record that was not there yet has made its
-    /// request in vain.
+    /// request in vain. Other threads of the engine leave all this to the log's thread.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
         if !list.has_tasks() {
+            return;
+        }
+        if is_worker() && !list.is_stopped {
+            list.asks_to_wake = true;
+            drop(list);
+            self.asked.notify_one();
             return;
         }
         let mut arrived = Vec::new();
@@ -164,6 +183,9 @@ impl Waiting {
             if list.is_stopped {
                 return None;
             }
+            if std::mem::take(&mut list.asks_to_wake) {
+                return Some(Request::Wake);
+            }
             if let Some(request) = list.request.take() {
                 return Some(request);
             }
@@ -174,20 +196,22 @@ impl Waiting {
         }
     }
 
-    /// Waits for `duration`, unless the thread is to end.
+    /// Waits for `duration`, unless the thread is to end, or to wake tasks.
     pub fn pause(&self, duration: Duration) {
         let list = self.lock();
-        let _ = self.asked.wait_timeout_while(list, duration, |list| !list.is_stopped);
-    }
-
-    /// Waits for `duration`, unless the thread is to end, or more than `request` is requested.
-    pub fn rest(&self, duration: Duration, request: Request) {
-        let list = self.lock();
-        let is_calm = |list: &mut List| !list.is_stopped && list.request <= Some(request);
+        let is_calm = |list: &mut List| !list.is_stopped && !list.asks_to_wake;
         let _ = self.asked.wait_timeout_while(list, duration, is_calm);
     }
 
-    /// Ends the thread that waits for requests.
+    /// Waits for `duration`, unless the thread is to end, or to wake tasks, or more than `request` is requested.
+    pub fn rest(&self, duration: Duration, request: Request) {
+        let list = self.lock();
+        let is_calm =
+            |list: &mut List| !list.is_stopped && !list.asks_to_wake && list.request <= Some(request);
+        let _ = self.asked.wait_timeout_while(list, duration, is_calm);
+    }
+
+    /// Ends the thread that waits for requests. It may already have ended.
     pub fn stop(&self) {
         self.lock().is_stopped = true;
         self.asked.notify_all();

@@ -112,6 +112,47 @@ fn a_record_that_a_task_and_a_thread_wait_for_is_counted_once() {
     assert_eq!(log.sync_counts(), SyncCounts { syncs: 1, waiting: 1, acknowledged: 1 });
 }
 
+/// Notes on which thread it is called.
+#[derive(Default)]
+struct Called(Mutex<Vec<String>>);
+
+impl Wake for Called {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().unwrap().push(thread::current().name().unwrap_or_default().to_owned());
+    }
+}
+
+#[test]
+fn only_the_logs_own_thread_and_the_callers_wake_tasks() {
+    let disk = SimulatedDisk::new(9);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let called = Arc::new(Called::default());
+    let waker = Waker::from(called.clone());
+    for round in 0..200 {
+        let hole = log.reserve(4).unwrap();
+        let mut arrival = flusher.arrival(hole.lsn(), Durability::Synced);
+        assert!(Pin::new(&mut arrival).poll(&mut Context::from_waker(&waker)).is_pending());
+        thread::scope(|scope| {
+            // A checkpoint makes what it needs durable. A waker that closes the database would wait for the checkpoint.
+            let checkpoint = thread::Builder::new().name("vellum-checkpoint".to_owned());
+            let work = || {
+                let lsn = hole.lsn();
+                hole.fill(b"late").unwrap();
+                log.wait(lsn, Durability::Synced).unwrap();
+            };
+            checkpoint.spawn_scoped(scope, work).unwrap().join().unwrap();
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while called.0.lock().unwrap().len() <= round {
+            assert!(Instant::now() < deadline, "the task was not woken");
+            thread::yield_now();
+        }
+    }
+    let called = called.0.lock().unwrap();
+    assert!(called.iter().all(|thread| thread == "vellum-log"), "{called:?}");
+}
+
 #[test]
 fn what_nobody_waits_for_is_flushed_when_it_is_asked_for() {
     let disk = SimulatedDisk::new(2);

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, mpsc},
     task::{Context, Poll, Wake, Waker},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use vellum::{Answer, Database, Error, ErrorKind, Options, Put, Table, Task, Written};
 use vellum_vm::{Faults, SimulatedDisk, SimulatedFile};
@@ -72,6 +72,43 @@ fn join_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
         }
     }
     outputs.into_iter().flatten().collect()
+}
+
+/// A change outside of transactions that meets an open one must leave its thread to the task of that transaction.
+#[test]
+fn a_change_that_is_in_the_way_of_a_transaction_waits_as_a_task() {
+    let database = Database::create_on(Arc::new(SimulatedFile::new(1)), &Options::default()).unwrap();
+    let table = database.create_table("t").unwrap();
+    table.put("k", "old").unwrap();
+    for round in 0..20 {
+        let transaction = database.begin().unwrap();
+        transaction.put(&table, "k", "transaction's").unwrap();
+        let mut change = pin!(table.put_async("k", "future's"));
+        let mut removal = pin!(table.remove_async("k"));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let context = &mut Context::from_waker(&waker);
+        // Blocked by a busy machine, it may be over after 20 ms.
+        let begun = Instant::now();
+        let is_pending =
+            change.as_mut().poll(context).is_pending() && removal.as_mut().poll(context).is_pending();
+        if begun.elapsed() < Duration::from_millis(10) {
+            assert!(is_pending, "round {round}");
+        } else if !is_pending {
+            continue;
+        }
+        transaction.commit().unwrap();
+        if begun.elapsed() < Duration::from_millis(10) {
+            assert_eq!(block_on(change).unwrap(), Put::Replaced);
+            assert!(block_on(removal).unwrap());
+            table.put("k", "old").unwrap();
+        }
+    }
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "k", "transaction's").unwrap();
+    assert!(matches!(block_on(table.put_async("k", "late")), Err(Error::Conflict { .. })));
+    drop(transaction);
+    drop(table);
+    database.close().unwrap();
 }
 
 #[test]
