@@ -68,8 +68,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(())
     }
 
-    /// The extents of the tree with the levels of nodes, upper levels first; values have the level of leaves. If a page
-    /// cannot be read, the extents below it are missing, and the first such error is returned.
+    /// The extents of the tree with the levels of nodes, upper levels first; values come last, with the level of leaves. So
+    /// a thread that finds an extent freed also finds that what has led it there has changed. If a page cannot be read,
+    /// the extents below it are missing, and the first such error is returned.
     fn extents(&self) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
         let (mut result, mut found) = (Ok(()), HashMap::new());
         let mut todo = vec![(self.root, None)];
@@ -79,6 +80,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut extents: Vec<_> = found.into_iter().collect();
         extents.sort_unstable_by_key(|(extent, level)| (Reverse(*level), extent.head));
+        let extents = extents.into_iter().map(|(extent, level)| (extent, level.unwrap_or(0))).collect();
         (extents, result)
     }
 
@@ -88,9 +90,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         page: PageId,
         level: Option<u8>,
         todo: &mut Vec<(PageId, Option<u8>)>,
-        found: &mut HashMap<Extent, u8>,
+        found: &mut HashMap<Extent, Option<u8>>,
     ) -> Result<(), AccessError> {
-        let mut find = |extent: Extent, level: u8| {
+        // A value has no level.
+        let mut find = |extent: Extent, level: Option<u8>| {
             let what = match (self.pager.is_extent(extent), found.entry(extent)) {
                 (true, Entry::Vacant(entry)) => {
                     entry.insert(level);
@@ -101,16 +104,42 @@ impl<'p, P: Pager> Tree<'p, P> {
             };
             Err(PoolError::contents(extent.head, what))
         };
-        find(Extent::page(page), level.unwrap_or(u8::MAX))?;
+        find(Extent::page(page), level.or(Some(u8::MAX)))?;
         let bytes = self.sound_node(page, level)?;
         let view = NodeView::new(&bytes[..]);
         todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
             if let Some(StoredValue::Blob(reference)) = value_in(view, index) {
-                result = result.and(find(reference.extent(), 0));
+                result = result.and(find(reference.extent(), None));
             }
         }
         Ok(result?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vellum_pool::{Pool, PoolOptions};
+
+    /// Otherwise a thread that has read a reference finds the value freed and the leaf unchanged: that is damage.
+    #[test]
+    fn values_are_freed_after_all_leaves() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(directory.path().join("file"), &PoolOptions::default()).unwrap();
+        let tree = Tree::create(&pool).unwrap();
+        for key in 0..500_u32 {
+            let value = vec![7; if key.is_multiple_of(5) { 9000 } else { 300 }];
+            tree.insert(&key.to_be_bytes(), &value).unwrap();
+        }
+        let (extents, result) = tree.extents();
+        result.unwrap();
+        let is_value = |(extent, level): &(Extent, u8)| extent.pages > 1 && *level == 0;
+        assert_eq!(extents.iter().filter(|found| is_value(found)).count(), 100);
+        assert!(extents.is_sorted_by_key(|(_, level)| Reverse(*level)), "{extents:?}");
+        assert!(extents.is_sorted_by_key(is_value), "{extents:?}");
+        let leaves = extents.iter().filter(|found| found.1 == 0 && !is_value(found)).count();
+        assert!(leaves > 20, "{leaves} leaves");
     }
 }

@@ -171,6 +171,8 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         // One leaf more, to see that the range ends before it.
         let missing = self.choose(tree, wanted.unwrap_or(NEAR + 1).min(most(tree)), bound, true);
         if wanted.is_none() && !self.exhausted {
+            // None of them was read.
+            self.ahead.clear();
             self.reset(direction);
             return;
         }
@@ -341,5 +343,29 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
                 return None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vellum_pool::{Pool, PoolOptions};
+
+    /// They would stay for as long as the cursor does, and be evicted at last though others use them.
+    #[test]
+    fn leaves_that_were_not_read_do_not_count_as_passed() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = PoolOptions::default().pool_bytes(64 * 4096);
+        let pool = Pool::create(directory.path().join("file"), &options).unwrap();
+        let tree = Tree::create(&pool).unwrap();
+        for key in 0..5000_u32 {
+            tree.insert(&key.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        let mut ahead = ReadAhead::new();
+        for key in (0..4000_u32).step_by(50) {
+            let towards = (Direction::Forward, Towards::Key(&key.to_be_bytes()[..]));
+            ahead.begin(&tree, towards, None, Some(&5000_u32.to_be_bytes()));
+        }
+        assert!(ahead.passed.is_empty(), "{:?}", ahead.passed);
     }
 }
