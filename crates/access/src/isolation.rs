@@ -161,16 +161,17 @@ pub trait Isolation: Send + Sync {
     /// Whether records may be seen that are no longer in any leaf.
     fn has_removed(&self) -> bool;
 
-    /// Keys in bounds, in ascending order: every key whose record is seen but in no leaf any more, and maybe others.
+    /// Keys in bounds: every key whose record is seen but in no leaf any more, and maybe others. If there are more than
+    /// `most`, it may be only the first ones.
     ///
     /// # Errors
     /// If the keys cannot be read.
     fn removed(
         &self,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError>;
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError>;
 
     /// Whether the snapshot has been ended, so that the versions it sees may be gone. If it has, every answer given
     /// before this call is void.
@@ -190,6 +191,16 @@ pub trait Isolation: Send + Sync {
     fn give_up(&self, value: Option<&mut [u8]>) {
         let _ = value;
     }
+}
+
+/// Keys of removed records, in ascending order: see [`Isolation::removed`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// The keys.
+    pub keys: Vec<Box<[u8]>>,
+    /// Up to this key none is missing, and beyond it are more; it is within the bounds, and above the lower one if that is
+    /// excluded. `None` if none is missing at all.
+    pub complete_to: Option<Box<[u8]>>,
 }
 
 /// Isolation for records that no other thread knows, or that no other thread can change: what the leaf holds is what is
@@ -214,8 +225,8 @@ impl Isolation for Unshared {
         false
     }
 
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
-        Ok(Vec::new())
+    fn removed(&self, _: PageId, _: (Bound<&[u8]>, Bound<&[u8]>), _: usize) -> Result<Removed, PoolError> {
+        Ok(Removed::default())
     }
 
     fn recorded(&self, _: Lsn) {}

@@ -31,7 +31,7 @@ pub use gateway::{
     ChangeRecord, LatchedObjects, NodeImage, PageChange, PageEdits, PageRedo, RecordFault, RecordGroup,
     RecordKind, RedoBytes, SpaceEvent, UndoChange, ValueImage, free_large, redo,
 };
-pub use isolation::{Claim, Intent, Isolation, Seen, SharedBytes, Unshared, View, Writer};
+pub use isolation::{Claim, Intent, Isolation, Removed, Seen, SharedBytes, Unshared, View, Writer};
 pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{

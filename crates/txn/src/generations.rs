@@ -10,6 +10,7 @@ mod cover;
 mod covers;
 mod frozen;
 mod images;
+mod removals;
 mod stored;
 
 pub(crate) use cover::Covered;
@@ -26,12 +27,8 @@ use crate::{
 };
 use cover::Cover;
 use smallvec::SmallVec;
-use std::{
-    collections::BTreeMap,
-    ops::{Bound, RangeBounds as _},
-    sync::Arc,
-};
-use stored::{KEY_BYTES_MAX, PREFIX_BYTES, Version, place_of, place_of_prefix, versions, whole_key};
+use std::{collections::BTreeMap, sync::Arc};
+use stored::{KEY_BYTES_MAX, Version, place_of, versions, whole_key};
 use vellum_access::Seen;
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Lsn, PageId};
@@ -318,23 +315,6 @@ impl Generations {
             && (self.covers(sight.own) || generation.is_needed_at(sight.time))
     }
 
-    /// Adds the keys, within bounds, of removed records of a tree that a snapshot may see.
-    pub fn add_removed(
-        &self,
-        sight: Sight,
-        tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        keys: &mut Vec<Box<[u8]>>,
-    ) -> Result<(), PoolError> {
-        let is_covered = self.covers(sight.own);
-        for generation in self.all().iter().filter(|generation| self.has_removed_in(generation, sight)) {
-            if is_covered || generation.may_have_unseen_removal(tree, sight) {
-                generation.add_removed(tree, (lower, upper), keys)?;
-            }
-        }
-        Ok(())
-    }
-
     /// How many records have versions in the file; a record in several generations counts several times.
     pub fn records(&self) -> usize {
         self.all().iter().map(|generation| generation.contents.lock().chains).sum()
@@ -551,49 +531,5 @@ impl Generation {
             }
             time => State::Committed(time),
         }
-    }
-
-    fn add_removed(
-        &self,
-        tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        keys: &mut Vec<Box<[u8]>>,
-    ) -> Result<(), PoolError> {
-        let bounds = (lower, upper);
-        if let Some(frozen) = self.frozen() {
-            frozen.add_removed(tree, bounds, keys);
-            return Ok(());
-        }
-        // Truncated keys are ordered by their prefixes only, so the scan looks at some keys beyond the bounds.
-        let lower = match lower {
-            Bound::Included(key) | Bound::Excluded(key) => place_of_prefix(tree, key),
-            Bound::Unbounded => tree.0.to_be_bytes().to_vec(),
-        };
-        let upper = match upper {
-            Bound::Included(key) | Bound::Excluded(key) => {
-                let mut place = place_of_prefix(tree, key);
-                if place.len() == 8 + PREFIX_BYTES {
-                    place.extend_from_slice(&[0xff; 8]);
-                }
-                Bound::Included(place)
-            }
-            Bound::Unbounded => Bound::Excluded((tree.0 + 1).to_be_bytes().to_vec()),
-        };
-        let upper = match &upper {
-            Bound::Included(upper) => Bound::Included(&upper[..]),
-            Bound::Excluded(upper) => Bound::Excluded(&upper[..]),
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        self.tree.scan(Bound::Included(&lower), upper, |place, chain| {
-            if chain.first() == Some(&1)
-                && let Some(whole) = whole_key(chain)
-            {
-                let key = if whole.is_empty() { place.get(8..).unwrap_or_default() } else { whole };
-                if bounds.contains(key) {
-                    keys.push(key.into());
-                }
-            }
-            Some(())
-        })
     }
 }

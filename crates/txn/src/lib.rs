@@ -37,6 +37,7 @@ mod reads;
 mod records;
 mod redo;
 mod removed_keys;
+mod removed_range;
 mod room;
 mod settings;
 mod shard;

@@ -147,13 +147,14 @@ impl RemovedKeys {
         self.count -= chunks.values().map(|chunk| chunk.removed.len()).sum::<usize>();
     }
 
-    /// Shows the keys, within bounds, of records of a tree whose last removal a snapshot does not see, in ascending order.
+    /// Shows the keys, within bounds, of records of a tree whose last removal a snapshot does not see, in ascending order,
+    /// until `show` returns false.
     pub fn for_each_unseen(
         &mut self,
         sight: Sight,
         tree: PageId,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        mut show: impl FnMut(&[u8]),
+        mut show: impl FnMut(&[u8]) -> bool,
     ) {
         let Some(chunks) = self.trees.get_mut(&tree) else { return };
         let from = first_chunk(chunks, lower);
@@ -172,19 +173,20 @@ impl RemovedKeys {
                 continue;
             }
             for Removed { key, writer } in &chunk.removed {
-                if (lower, upper).contains(&key[..]) && !sight.sees(writer.id, writer.state()) {
-                    show(key);
+                let is_unseen = || !sight.sees(writer.id, writer.state());
+                if (lower, upper).contains(&key[..]) && is_unseen() && !show(key) {
+                    return;
                 }
             }
         }
     }
 
-    /// Shows all keys of a tree within bounds, in ascending order.
+    /// Shows the keys of a tree within bounds, in ascending order, until `show` returns false.
     pub fn for_each(
         &self,
         tree: PageId,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        mut show: impl FnMut(&[u8]),
+        show: impl FnMut(&[u8]) -> bool,
     ) {
         let Some(chunks) = self.trees.get(&tree) else { return };
         let from = first_chunk(chunks, lower);
@@ -193,7 +195,7 @@ impl RemovedKeys {
             .range::<[u8], _>((from, Bound::Unbounded))
             .take_while(|(first, _)| (Bound::Unbounded, upper).contains(&first[..]));
         let removed = chunks.flat_map(|(_, chunk)| &chunk.removed).map(|removed| &removed.key[..]);
-        removed.filter(|key| (lower, upper).contains(*key)).for_each(&mut show);
+        removed.filter(|key| (lower, upper).contains(*key)).all(show);
     }
 }
 
@@ -213,7 +215,10 @@ mod tests {
 
     fn unseen(keys: &mut RemovedKeys, sight: Sight, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Vec<Vec<u8>> {
         let mut shown = Vec::new();
-        keys.for_each_unseen(sight, TREE, bounds, |key| shown.push(key.to_vec()));
+        keys.for_each_unseen(sight, TREE, bounds, |key| {
+            shown.push(key.to_vec());
+            true
+        });
         shown
     }
 
@@ -279,7 +284,10 @@ mod tests {
                             .collect();
                         assert_eq!(unseen(&mut keys, sight, bounds), expected, "seed {seed}, step {step}");
                         let mut all = Vec::new();
-                        keys.for_each(TREE, bounds, |key| all.push(key.to_vec()));
+                        keys.for_each(TREE, bounds, |key| {
+                            all.push(key.to_vec());
+                            true
+                        });
                         assert_eq!(all, within.map(|(key, _)| key.clone()).collect::<Vec<_>>());
                     }
                 }

@@ -18,8 +18,8 @@ use crate::{
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
-    BlobReference, Claim, Intent, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer,
-    free_large,
+    BlobReference, Claim, Intent, Isolation, Removed, Seen, Tree, UndoChange, Unshared, ValueImage, View,
+    Writer, free_large,
 };
 use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Extent, Lsn, PageId};
@@ -437,10 +437,10 @@ impl Isolation for Transaction {
     fn removed(
         &self,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        self.transactions.versions.removed(self.snapshot.sight(), tree, (lower, upper))
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
+        self.transactions.versions.removed(self.snapshot.sight(), tree, bounds, most)
     }
 
     fn recorded(&self, lsn: Lsn) {
@@ -511,11 +511,11 @@ impl Isolation for Single {
     fn removed(
         &self,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
         self.transactions.publish_private();
-        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, (lower, upper))
+        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, bounds, most)
     }
 
     fn recorded(&self, _: Lsn) {}

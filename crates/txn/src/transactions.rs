@@ -350,7 +350,8 @@ impl Transactions {
         others.dedup_by_key(|sight| sight.time);
         drop(state);
         for sight in covered.into_iter().chain(others).filter(|sight| self.versions.has_removed(*sight)) {
-            for key in self.versions.removed(sight, tree, (Bound::Unbounded, Bound::Unbounded))? {
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            for key in self.versions.removed(sight, tree, all, usize::MAX)?.keys {
                 if let Seen::Value(_) | Seen::Large(_) = self.versions.seen(tree, &key, sight)? {
                     return Ok(true);
                 }

@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use vellum_access::{
-    BlobReference, Intent, Seen, SharedBytes, ValueImage,
+    BlobReference, Intent, Removed, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
 use vellum_base::{Lsn, PageId};
@@ -303,7 +303,18 @@ impl Place {
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
         let versions = &self.transactions.versions;
         let bounds = (Bound::Unbounded, Bound::Unbounded);
-        let removed = versions.removed(sight, TREE, bounds).unwrap();
+        let removed = versions.removed(sight, TREE, bounds, usize::MAX).unwrap().keys;
+        let (mut in_portions, mut lower) = (Vec::new(), Bound::Unbounded);
+        loop {
+            let bounds = (lower.as_ref().map(|key: &Box<[u8]>| &key[..]), Bound::Unbounded);
+            let Removed { keys, complete_to } = versions.removed(sight, TREE, bounds, 2).unwrap();
+            in_portions.extend(keys);
+            match complete_to {
+                Some(last) => lower = Bound::Excluded(last),
+                None => break,
+            }
+        }
+        assert_eq!(in_portions, removed);
         assert!(removed.is_sorted() && (removed.is_empty() || versions.has_removed(sight)));
         for key in 0..12 {
             let held = self.leaf.get(&key);

@@ -35,6 +35,7 @@ use crate::{
     lock_order::{OrderedGuard, OrderedMutex, rank},
     plant::{Bug, planted},
     removed_keys::RemovedKeys,
+    removed_range::RemovedRange,
     shard::{Chains, SHARDS, Shard, shard_of},
     spill::SpillFile,
     undo_buffers::UndoBuffers,
@@ -42,11 +43,8 @@ use crate::{
 };
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
-use std::{
-    ops::{Bound, RangeBounds as _},
-    sync::Arc,
-};
-use vellum_access::Seen;
+use std::{ops::Bound, sync::Arc};
+use vellum_access::{Removed, Seen};
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Apart, PageId};
 use vellum_pool::{KeptPages, PoolError};
@@ -392,8 +390,8 @@ impl Versions {
         self.removed_count.load(Ordering::Acquire) > 0
     }
 
-    /// Returns keys of a tree within bounds, in ascending order: those of all records that a snapshot may see and that
-    /// are no longer in a leaf, and perhaps others.
+    /// Returns the first keys of a tree within bounds: those of all records that a snapshot may see and that are no longer
+    /// in a leaf, and perhaps others; of each place where they are kept, `most`.
     ///
     /// # Errors
     /// As for [`seen`](Self::seen).
@@ -401,28 +399,22 @@ impl Versions {
         &self,
         sight: Sight,
         tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
+        let mut range = RemovedRange::new(bounds, most);
         // Undo buffers before memory, memory before the file: what the first forgets was in the next before.
-        let mut keys = Vec::new();
-        self.buffers.for_each_removed(tree, sight, |key| {
-            if (lower, upper).contains(key) {
-                keys.push(Box::from(key));
-            }
-        });
-        let mut removed = self.lock_removed();
-        removed.for_each_unseen(sight, tree, (lower, upper), |key| keys.push(key.into()));
-        drop(removed);
+        self.buffers.for_each_removed(tree, sight, |key| range.add(key));
+        range.begin();
+        self.lock_removed().for_each_unseen(sight, tree, bounds, |key| range.add_next(key));
         let is_covered = self.generations.covers(sight.own);
         if is_covered {
-            self.generations.add_covered(sight.own, tree, (lower, upper), &mut keys)?;
+            self.generations.add_covered(sight.own, tree, &mut range)?;
         }
         if is_covered || self.generations.has_removed(sight) {
-            self.generations.add_removed(sight, tree, (lower, upper), &mut keys)?;
+            self.generations.add_removed(sight, tree, &mut range)?;
         }
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(keys)
+        Ok(range.finish())
     }
 
     /// How many versions a record has.

@@ -16,7 +16,8 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, Answer, Batch, Claim, Intent, Isolation, Task, Tree, ValueImage, View, Writer, Written,
+    AccessError, Answer, Batch, Claim, Intent, Isolation, Removed, Task, Tree, ValueImage, View, Writer,
+    Written,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -74,10 +75,10 @@ impl Isolation for Meanwhile<'_> {
     fn removed(
         &self,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        self.isolation.removed(tree, lower, upper)
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
+        self.isolation.removed(tree, bounds, most)
     }
 
     fn recorded(&self, lsn: Lsn) {
@@ -216,8 +217,8 @@ impl Isolation for Wrong {
         true
     }
 
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
-        Ok(vec![b"removed"[..].into()])
+    fn removed(&self, _: PageId, _: (Bound<&[u8]>, Bound<&[u8]>), _: usize) -> Result<Removed, PoolError> {
+        Ok(Removed { keys: vec![b"removed"[..].into()], complete_to: None })
     }
 
     fn recorded(&self, _: Lsn) {}

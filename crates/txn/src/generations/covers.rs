@@ -34,10 +34,10 @@ use super::{
     images::seen_in,
     order,
 };
+use crate::removed_range::RemovedRange;
 use crate::shard::Changed;
 use crate::spill::SpillFile;
 use crate::writer::{Sight, State};
-use std::ops::Bound;
 use std::sync::Arc;
 use vellum_access::Seen;
 use vellum_base::primitive::Ordering;
@@ -211,20 +211,19 @@ impl Generations {
         Ok(oldest)
     }
 
-    /// Adds the keys, within bounds, of a tree that leaves had when a snapshot was covered, and may no longer have.
+    /// Adds the keys of a tree that leaves had when a snapshot was covered, and may no longer have.
     pub fn add_covered(
         &self,
         transaction: u64,
         tree: PageId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        keys: &mut Vec<Box<[u8]>>,
+        range: &mut RemovedRange<'_>,
     ) -> Result<(), PoolError> {
         let all = self.all();
         let first = all.iter().position(|generation| generation.covers(transaction)).unwrap_or(all.len());
         all.iter()
             .skip(first)
             .filter_map(|generation| generation.cover.as_ref())
-            .try_for_each(|cover| cover.images.add_keys(tree, bounds, keys))
+            .try_for_each(|cover| cover.images.add_keys(tree, range))
     }
 
     /// Whether changes are still noted in this filter.

@@ -1,8 +1,7 @@
 //! The versions of a generation while they are in memory.
 
-use crate::{chain::Chain, removed_keys::RemovedKeys};
+use crate::{chain::Chain, removed_keys::RemovedKeys, removed_range::RemovedRange};
 use hashbrown::HashTable;
-use std::ops::Bound;
 use vellum_base::PageId;
 
 /// Versions that do not change any more.
@@ -30,9 +29,11 @@ impl Frozen {
         self.parts.iter().flatten()
     }
 
-    /// Adds the keys, within bounds, of removed records of a tree.
-    pub fn add_removed(&self, tree: PageId, bounds: (Bound<&[u8]>, Bound<&[u8]>), keys: &mut Vec<Box<[u8]>>) {
-        self.removed.for_each(tree, bounds, |key| keys.push(key.into()));
+    /// Adds the keys of removed records of a tree.
+    pub fn add_removed(&self, tree: PageId, range: &mut RemovedRange<'_>) {
+        let upper = range.upper().map(<[u8]>::to_vec);
+        let bounds = (range.lower(), upper.as_ref().map(|upper| &upper[..]));
+        self.removed.for_each(tree, bounds, |key| range.add_next(key));
     }
 
     /// How many records have versions.

@@ -3,11 +3,14 @@
 //! Leaves divide the keys of a tree among them, and so do their images, which are ordered by lower fence. So the leaf
 //! that had a key has the last image whose lower fence is below the key, if that reaches to it; else it is unchanged.
 
-use crate::spill::{SpillTree, damaged};
+use crate::{
+    removed_range::RemovedRange,
+    spill::{SpillTree, damaged},
+};
 use std::{
     cell::RefCell,
     collections::HashMap,
-    ops::{Bound, RangeBounds as _},
+    ops::Bound,
     rc::Rc,
     sync::{Arc, OnceLock, PoisonError, atomic},
 };
@@ -78,33 +81,30 @@ impl Images {
         Ok(image)
     }
 
-    /// Adds the keys, within bounds, of all images of a tree.
-    pub fn add_keys(
-        &self,
-        tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        keys: &mut Vec<Box<[u8]>>,
-    ) -> Result<(), PoolError> {
+    /// Adds the keys of all images of a tree.
+    pub fn add_keys(&self, tree: PageId, range: &mut RemovedRange<'_>) -> Result<(), PoolError> {
         let Some(images) = self.of(tree) else { return Ok(()) };
-        let mut add = |stored: &[u8]| {
-            let within = |key: &Vec<u8>| (lower, upper).contains(&key[..]);
-            keys.extend(read(stored)?.keys().filter(within).map(Vec::into_boxed_slice));
-            Ok::<_, PoolError>(())
-        };
+        range.begin();
         if let Some(first) = images.first.get() {
-            add(first)?;
+            add_keys(first, range)?;
         }
         let mut from = Bound::Unbounded;
-        if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
+        if let Bound::Included(lower) | Bound::Excluded(lower) = range.lower() {
             // The leaf whose lower fence is below the bound may reach beyond it.
             if let Some((_, stored)) = images.others.last_before(lower)? {
-                add(&stored)?;
+                add_keys(&stored, range)?;
             }
             from = Bound::Included(lower);
         }
+        let upper = range.upper().map(<[u8]>::to_vec);
+        let upper = upper.as_ref().map(|upper| &upper[..]);
         let mut added = Ok(());
-        images.others.scan(from, upper, |_, stored| {
-            added = add(stored);
+        images.others.scan(from, upper, |fence, stored| {
+            // All keys of this image and of later ones are above its lower fence.
+            if range.is_full() && range.cut_at(fence) {
+                return None;
+            }
+            added = add_keys(stored, range);
             added.is_ok().then_some(())
         })?;
         added
@@ -162,6 +162,11 @@ impl TreeImages {
 
 fn read(stored: &[u8]) -> Result<LeafImage, PoolError> {
     LeafImage::read(stored).ok_or_else(damaged)
+}
+
+fn add_keys(stored: &[u8], range: &mut RemovedRange<'_>) -> Result<(), PoolError> {
+    read(stored)?.keys().for_each(|key| range.add(&key));
+    Ok(())
 }
 
 /// What the image of a leaf shows of a record.

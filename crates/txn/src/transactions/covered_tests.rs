@@ -446,7 +446,7 @@ fn later_snapshots_pass_over_what_was_removed_beside_an_open_writer() {
         };
         let keys = |sight| {
             let bounds = (Bound::Unbounded, Bound::Included(&key(1_000_000)[..]));
-            transactions.versions.removed(sight, TREE, bounds).unwrap().len()
+            transactions.versions.removed(sight, TREE, bounds, usize::MAX).unwrap().keys.len()
         };
         for number in 0..2_000 {
             let snapshot = begin(&transactions, false);

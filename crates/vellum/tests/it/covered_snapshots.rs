@@ -267,3 +267,60 @@ fn one_for_which_leaves_cannot_be_kept_ends_and_nothing_else() {
     }
     assert!((1..6).contains(&ended), "{ended} were ended");
 }
+
+/// Many more than one leaf has, so they are shown in portions. Some keys are so long that they are not in order in the file
+/// of versions.
+#[test]
+fn removed_records_are_shown_whatever_their_number_and_wherever_they_are() {
+    for seed in 0..12 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let room = [2_000, 40_000, 64 << 20][seed as usize % 3];
+        let (database, table) = create(&SimulatedDisk::new(seed), &small(room).pool_bytes(8 << 20));
+        let key = |number: u32| {
+            let length = if number.is_multiple_of(3) { 12 } else { 1024 };
+            let mut key = vec![b'k'; length];
+            // Those of 512 neighbours differ in their last bytes only.
+            key[..4].copy_from_slice(&(number / 512).to_be_bytes());
+            key[length - 4..].copy_from_slice(&number.to_be_bytes());
+            key
+        };
+        let mut model = BTreeMap::new();
+        for number in 0..1500 {
+            let value = vec![number as u8; random.random_range(0..60)];
+            table.put(key(number), &value).unwrap();
+            model.insert(key(number), value);
+        }
+        let olds: Vec<_> = (0..2).map(|_| database.begin().unwrap()).collect();
+        for _ in 0..1500 - random.random_range(0..3) * 5 {
+            database.run(|transaction| transaction.pop_first(&table).map(drop)).unwrap();
+            if random.random_range(0..100) == 0 {
+                table.put(key(random.random_range(0..1500)), "again").unwrap();
+            }
+        }
+        for old in &olds {
+            let all: Vec<_> = old.range(&table, ..).unwrap().map(Result::unwrap).collect();
+            assert!(all.iter().map(|(key, value)| (key, value)).eq(&model), "seed {seed}: {}", all.len());
+            let back: Vec<_> = old.range(&table, ..).unwrap().rev().map(|entry| entry.unwrap().0).collect();
+            assert!(back.iter().eq(model.keys().rev()), "seed {seed}: {}", back.len());
+            assert_eq!(old.first(&table).unwrap().unwrap().0, *model.keys().next().unwrap());
+            for _ in 0..30 {
+                let (from, count) = (key(random.random_range(0..1500)), random.random_range(1..700));
+                let part = old.range(&table, from.clone()..).unwrap().take(count);
+                let part: Vec<_> = part.map(|entry| entry.unwrap().0).collect();
+                assert!(part.iter().eq(model.range(from.clone()..).map(|entry| entry.0).take(count)));
+                let until = key(random.random_range(0..1500));
+                if from < until {
+                    let part: Vec<_> = old
+                        .range(&table, from.clone()..until.clone())
+                        .unwrap()
+                        .map(|entry| entry.unwrap().0)
+                        .collect();
+                    assert!(part.iter().eq(model.range(from..until).map(|entry| entry.0)), "seed {seed}");
+                }
+            }
+        }
+        drop(olds);
+        drop(table);
+        database.close().unwrap();
+    }
+}

@@ -399,9 +399,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
     /// Resolves more of the leaf, which may have changed meanwhile.
     fn resolve_more(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         if direction == Direction::Forward
-            && let Some(slot) = self.seen.as_ref().and_then(|seen| seen.last_before_more())
+            && let Some(last) = self.seen.as_ref().and_then(|seen| seen.last_before_more())
         {
-            self.leaf.view().append_key(slot, self.key.cleared());
+            if self.is_after_range(last) {
+                self.stand = Stand::End;
+                return Ok(Fetched::End);
+            }
+            self.key.set(last);
             self.stand = Stand::After;
         }
         self.leave();

@@ -2,7 +2,7 @@
 
 use super::record::StoredValue;
 use crate::blob::BlobReference;
-use crate::isolation::{Seen, SharedBytes, View};
+use crate::isolation::{Removed, Seen, SharedBytes, View};
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::Tree;
 use crate::tree::descend::{Direction, Towards};
@@ -19,12 +19,12 @@ pub(super) struct SeenLeaf {
 }
 
 /// Which part of a leaf is resolved.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct LeafPart {
     /// Whether it begins where the leaf does.
     has_start: bool,
-    /// The last slot, if it does not end where the leaf does.
-    last: Option<usize>,
+    /// The last key that was resolved, seen or not, if it does not end where the leaf does.
+    last: Option<Box<[u8]>>,
 }
 
 /// Which part of a leaf is to be resolved: each record costs a search for its versions.
@@ -33,7 +33,12 @@ pub(super) struct Wanted<'k> {
     pub from: Option<(&'k [u8], bool)>,
     /// How many records of the leaf, at most.
     pub most: usize,
+    /// About how many removed records, at most.
+    pub most_removed: usize,
 }
+
+/// Removed records of a leaf are resolved in portions of this size: any number may have been where it is now.
+const REMOVED_PORTION: usize = 256;
 
 enum SeenEntry {
     /// As the leaf holds it, in this slot.
@@ -51,12 +56,13 @@ impl<'k> Wanted<'k> {
     /// What a cursor wants that comes to a leaf by this way, stands `after` its key, and wants `most` records if it goes
     /// forward.
     pub fn by(direction: Direction, towards: Towards<'k>, after: bool, most: usize) -> Self {
+        let most_removed = REMOVED_PORTION;
         match (direction, towards) {
             (Direction::Forward, Towards::Key(key) | Towards::After(key)) => {
-                Self { from: Some((key, !after)), most }
+                Self { from: Some((key, !after)), most, most_removed }
             }
-            (Direction::Forward, Towards::First) => Self { from: None, most },
-            _ => Self { from: None, most: usize::MAX },
+            (Direction::Forward, Towards::First) => Self { from: None, most, most_removed },
+            _ => Self { from: None, most: usize::MAX, most_removed: usize::MAX },
         }
     }
 }
@@ -71,20 +77,34 @@ impl SeenLeaf {
         view: &View<'_>,
         root: PageId,
         leaf: &LeafCopy,
-        Wanted { from, most }: &Wanted<'_>,
+        wanted: &Wanted<'_>,
     ) -> Result<Self, PoolError> {
+        let Wanted { from, most, .. } = wanted;
         let isolation = view.isolation;
         let nodes = leaf.view();
         let first = from.map_or(0, |(key, with_equal)| {
             let find = nodes.find(key);
             find.index + usize::from(find.found && !with_equal)
         });
-        let end = first.saturating_add(*most).min(leaf.count());
-        let part =
-            LeafPart { has_start: from.is_none(), last: end.checked_sub(1).filter(|_| end < leaf.count()) };
-        let mut removed =
-            if isolation.has_removed() { removed(view, root, nodes, *from, part.last)? } else { Vec::new() };
-        let mut removed = removed.drain(..).peekable();
+        let mut end = first.saturating_add(*most).min(leaf.count());
+        let last = end.checked_sub(1).filter(|_| end < leaf.count());
+        let mut last = last.map(|slot| {
+            let mut key = Vec::new();
+            nodes.append_key(slot, &mut key);
+            key.into_boxed_slice()
+        });
+        let mut removed = if isolation.has_removed() {
+            removed(view, root, nodes, wanted, last.as_deref())?
+        } else {
+            Removed::default()
+        };
+        if let Some(complete_to) = removed.complete_to {
+            let find = nodes.find(&complete_to);
+            end = end.min(find.index + usize::from(find.found)).max(first);
+            last = Some(complete_to);
+        }
+        let part = LeafPart { has_start: from.is_none(), last };
+        let mut removed = removed.keys.drain(..).peekable();
         let (mut entries, mut key) = (Vec::with_capacity(end - first), Vec::new());
         let earlier = |key: &[u8], entries: &mut Vec<SeenEntry>| {
             let value = match isolation.seen(root, key)? {
@@ -122,9 +142,9 @@ impl SeenLeaf {
         }
     }
 
-    /// The last slot of the leaf that was resolved, if there are more after it.
-    pub fn last_before_more(&self) -> Option<usize> {
-        self.part.last
+    /// The last key that was resolved, if the leaf may have more after it.
+    pub fn last_before_more(&self) -> Option<&[u8]> {
+        self.part.last.as_deref()
     }
 
     pub fn count(&self) -> usize {
@@ -185,29 +205,26 @@ pub(super) fn resolve<'p, P: Pager>(
     Ok(seen)
 }
 
-/// The keys covered by a leaf, or by the part of it that is wanted, whose records were removed, and which some snapshot
-/// may see.
+/// The keys covered by a leaf, or by the wanted part of it up to the key `last`, whose records were removed, and which
+/// some snapshot may see: if there are more than are wanted, the first ones.
 fn removed(
     view: &View<'_>,
     root: PageId,
     leaf: NodeView<&[u8]>,
-    from: Option<(&[u8], bool)>,
-    last: Option<usize>,
-) -> Result<Vec<Box<[u8]>>, PoolError> {
+    wanted: &Wanted<'_>,
+    last: Option<&[u8]>,
+) -> Result<Removed, PoolError> {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
-    let lower = match from {
+    let lower = match wanted.from {
         Some((key, true)) => Bound::Included(key),
         Some((key, false)) => Bound::Excluded(key),
         None if leaf.lower_fence(&mut lower) => Bound::Excluded(&lower[..]),
         None => Bound::Unbounded,
     };
     let upper = match last {
-        Some(slot) => {
-            leaf.append_key(slot, &mut upper);
-            Bound::Included(&upper[..])
-        }
+        Some(last) => Bound::Included(last),
         None if leaf.upper_fence(&mut upper) => Bound::Included(&upper[..]),
         None => Bound::Unbounded,
     };
-    view.isolation.removed(root, lower, upper)
+    view.isolation.removed(root, (lower, upper), wanted.most_removed)
 }

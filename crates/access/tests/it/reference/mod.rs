@@ -13,8 +13,8 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, BlobReference, ChangeRecord, Claim, Intent, Isolation, RecordKind, Seen, SharedBytes, Tree,
-    UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
+    AccessError, BlobReference, ChangeRecord, Claim, Intent, Isolation, RecordKind, Removed, Seen,
+    SharedBytes, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -199,9 +199,16 @@ impl Reference {
         }
     }
 
-    fn removed_within(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+    /// In small portions, if portions are wanted.
+    fn removed_within(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), most: usize) -> Removed {
         let state = self.lock();
-        state.removed.range::<[u8], _>((lower, upper)).map(|key| key[..].into()).collect()
+        let mut keys: Vec<Box<[u8]>> =
+            state.removed.range::<[u8], _>(bounds).map(|key| key[..].into()).collect();
+        let most = if most == usize::MAX { most } else { 3 };
+        let has_more = keys.len() > most;
+        keys.truncate(most);
+        let complete_to = keys.last().filter(|_| has_more).cloned();
+        Removed { keys, complete_to }
     }
 
     /// Frees what no snapshot sees any more, and forgets when it was there.
@@ -254,10 +261,10 @@ impl Isolation for Reference {
     fn removed(
         &self,
         _: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        Ok(self.removed_within(lower, upper))
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
+        Ok(self.removed_within(bounds, most))
     }
 
     fn recorded(&self, _: Lsn) {}
@@ -442,10 +449,10 @@ impl Isolation for Transaction<'_> {
     fn removed(
         &self,
         _: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        Ok(self.reference.removed_within(lower, upper))
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        most: usize,
+    ) -> Result<Removed, PoolError> {
+        Ok(self.reference.removed_within(bounds, most))
     }
 
     fn recorded(&self, lsn: Lsn) {
