@@ -184,6 +184,14 @@ impl Changes {
         Some(Lsn(lsn))
     }
 
+    /// Does something that this thread need not wait for: the last record stays what it was.
+    pub fn keep_last_change<T>(&self, work: impl FnOnce() -> T) -> T {
+        let last = self.take_last_change();
+        let done = work();
+        LAST.set(last.map_or((0, 0), |lsn| (self.number, lsn.0)));
+        done
+    }
+
     fn lock(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -2,6 +2,7 @@
 
 mod closing;
 mod conflicts;
+mod last_change;
 pub use conflicts::Loading;
 
 use crate::{
@@ -420,32 +421,6 @@ impl DurablePool {
                 logged.changes.take_last_change().map_or(Ok(()), |lsn| logged.wait(lsn, durability))
             }
             None => Ok(()),
-        }
-    }
-
-    /// The record of the last change by this thread since the last call of this or of [`commit`](Self::commit).
-    pub fn take_last_change(&self) -> Option<Lsn> {
-        self.logged.as_ref()?.changes.take_last_change()
-    }
-
-    /// Returns once a record, and all records before it, are as durable as requested.
-    ///
-    /// # Errors
-    /// As for [`commit`](Self::commit).
-    pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), TxnError> {
-        self.logged.as_ref().map_or(Ok(()), |logged| logged.wait(lsn, durability))
-    }
-
-    /// As [`commit`](Self::commit), without waiting; `None` if there is nothing to wait for.
-    pub fn commit_later(&self, durability: Durability) -> Option<Arrival> {
-        let logged = self.logged.as_ref()?;
-        let lsn = logged.changes.take_last_change()?;
-        match wal_durability(durability) {
-            Some(wanted) => Some(logged.changes.flusher.arrival(lsn, wanted)),
-            None => {
-                logged.flush_later();
-                None
-            }
         }
     }
 

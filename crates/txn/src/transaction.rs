@@ -371,12 +371,20 @@ impl Transaction {
     }
 
     fn clean_up(&self, pool: &Pool, ended: Ended) {
-        // Wakers are others' code: the record of the commit is filled, and nothing is locked.
-        self.transactions.waiting.end(self.snapshot.id);
-        if ended.is_last {
-            self.transactions.places.release();
+        let transactions = &self.transactions;
+        let work = || {
+            // Wakers are others' code: the record of the commit is filled, and nothing is locked.
+            transactions.waiting.end(self.snapshot.id);
+            if ended.is_last {
+                transactions.places.release();
+            }
+            clean_up(pool, transactions, ended);
+        };
+        match &transactions.places {
+            // What this logs, or a waker, is not what the end of the transaction waits for.
+            Places::Log(changes) => changes.keep_last_change(work),
+            Places::Clock(_) => work(),
         }
-        clean_up(pool, &self.transactions, ended);
     }
 
     fn lock(&self) -> OrderedGuard<'_, State> {

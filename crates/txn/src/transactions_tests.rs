@@ -304,9 +304,9 @@ impl Place {
         let versions = &self.transactions.versions;
         let bounds = (Bound::Unbounded, Bound::Unbounded);
         let removed = versions.removed(sight, TREE, bounds, usize::MAX).unwrap().keys;
-        let (mut in_portions, mut lower) = (Vec::new(), Bound::Unbounded);
+        let (mut in_portions, mut lower) = (Vec::new(), Bound::<Box<[u8]>>::Unbounded);
         loop {
-            let bounds = (lower.as_ref().map(|key: &Box<[u8]>| &key[..]), Bound::Unbounded);
+            let bounds = (lower.as_ref().map(|key| &key[..]), Bound::Unbounded);
             let Removed { keys, complete_to } = versions.removed(sight, TREE, bounds, 2).unwrap();
             in_portions.extend(keys);
             match complete_to {

@@ -67,7 +67,7 @@ impl OpenTransaction {
     pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, CommitError> {
         self.transaction.commit(self.inner.pool())?;
         self.is_ended = true;
-        lock(&self.owned).commit(&self.inner);
+        self.inner.durable.keep_last_change(|| lock(&self.owned).commit(&self.inner));
         Ok(self.inner.clone())
     }
 

@@ -28,14 +28,24 @@ impl Pauses {
     /// Waits for the given time.
     pub async fn pause(&self, time: Duration) {
         let at = Instant::now() + time;
+        // What the alarm wakes, which may be polled for other reasons before.
+        let mut entered: Option<Waker> = None;
         poll_fn(|context| {
             if Instant::now() >= at {
                 return Poll::Ready(());
             }
+            let waker = context.waker();
+            if entered.as_ref().is_some_and(|entered| entered.will_wake(waker)) {
+                return Poll::Pending;
+            }
+            entered = Some(waker.clone());
             match self.0.get_or_init(|| Driver::start(ring)) {
-                Some(driver) => driver.put(Alarm { at, waker: context.waker().clone() }),
+                Some(driver) => driver.put(Alarm { at, waker: waker.clone() }),
                 // The system cannot start a thread: the task is polled until the time has come.
-                None => context.waker().wake_by_ref(),
+                None => {
+                    entered = None;
+                    waker.wake_by_ref();
+                }
             }
             Poll::Pending
         })

@@ -345,11 +345,13 @@ impl Transaction {
 
     fn end(self) -> Result<Arc<Inner>> {
         self.check()?;
-        let Self { open, tables_read, .. } = self;
+        let Self { open, tables_read, savepoints, _sweeper: sweeper, .. } = self;
+        let inner = open.inner.clone();
         let catalog = catalog::tree(open.inner.pool()).root();
         let has_number = open.transaction.has_number();
         let committed = open.commit();
-        committed
+        drop(savepoints);
+        let committed = committed
             .inspect(|inner| {
                 if has_number {
                     running::note_commit(inner)
@@ -375,7 +377,9 @@ impl Transaction {
                     Some(root) => conflict(&name_of(root).unwrap_or_default(), true),
                     None => conflict(&String::from_utf8_lossy(&key), true),
                 }
-            })
+            });
+        inner.durable.keep_last_change(|| drop(sweeper));
+        committed
     }
 
     /// # Errors

@@ -32,7 +32,7 @@ struct List {
     request: Option<Request>,
     /// Whether segments are requested in addition: the other request may achieve nothing, and does not make them.
     asks_for_segments: bool,
-    /// Whether tasks are to be woken that another thread of the engine must not wake.
+    /// Whether tasks are to be woken that another thread must not wake.
     asks_to_wake: bool,
     is_stopped: bool,
 }
@@ -40,10 +40,11 @@ struct List {
 /// The name of the log's thread.
 pub(crate) const LOG_THREAD: &str = "vellum-log";
 
-/// Whether this is a thread of the engine other than the log's. A waker is the caller's code, and may drop the last handle
-/// of the database. Closing waits for what such a thread is doing, for ever if the thread itself closes.
-fn is_worker() -> bool {
-    thread::current().name().is_some_and(|name| name.starts_with("vellum-") && name != LOG_THREAD)
+/// Whether this is the log's thread, which alone wakes tasks: a waker is the caller's code. It may drop the last handle of
+/// the database, and closing waits for other threads of the engine; or it runs the task, which changes something, while
+/// this thread is about to wait for a change of its own.
+fn is_logs_own() -> bool {
+    thread::current().name() == Some(LOG_THREAD)
 }
 
 /// What the log's thread is asked to do.
@@ -135,13 +136,13 @@ impl Waiting {
 
     /// Wakes the tasks for whose records `has_arrived` is true; if it is for one, it is for those before. Requests a sync
     /// for the others, if their records are written: a task that waits for a record that was not there yet has made its
-    /// request in vain. Other threads of the engine leave all this to the log's thread.
+    /// request in vain. Other threads leave all this to the log's thread, as long as it runs.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
         if !list.has_tasks() {
             return;
         }
-        if is_worker() && !list.is_stopped {
+        if !list.is_stopped && !is_logs_own() {
             list.asks_to_wake = true;
             drop(list);
             self.asked.notify_one();

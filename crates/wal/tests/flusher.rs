@@ -123,7 +123,7 @@ impl Wake for Called {
 }
 
 #[test]
-fn only_the_logs_own_thread_and_the_callers_wake_tasks() {
+fn only_the_logs_own_thread_wakes_tasks() {
     let disk = SimulatedDisk::new(9);
     let log = open(&disk);
     let flusher = LogFlusher::start(log.clone()).unwrap();

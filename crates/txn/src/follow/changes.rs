@@ -78,15 +78,19 @@ impl LargeValue {
     pub fn read(&self, pool: &Pool, source: &FollowedLog) -> Result<Option<Vec<u8>>, TxnError> {
         let extent = self.reference.extent();
         let mut bytes = AlignedBuffer::new(extent.bytes());
+        let mut stored = Ok(());
         if pool.is_extent(extent) {
-            pool.read_stored(extent.head, &mut bytes)?;
-            // The place may hold something else by now.
-            if let Some(value) = self.reference.value_in(&bytes) {
+            // The place may be cut off, or hold something else, by now.
+            stored = pool.read_stored(extent.head, &mut bytes);
+            if let (Ok(()), Some(value)) = (&stored, self.reference.value_in(&bytes)) {
                 return Ok(Some(value.to_vec()));
             }
         }
-        let is_logged = PagesReader::new(source, &self.pages).read(extent, &mut bytes)?;
-        Ok(self.reference.value_in(&bytes).filter(|_| is_logged).map(<[u8]>::to_vec))
+        if PagesReader::new(source, &self.pages).read(extent, &mut bytes)? {
+            return Ok(self.reference.value_in(&bytes).map(<[u8]>::to_vec));
+        }
+        stored?;
+        Ok(None)
     }
 }
 

@@ -395,3 +395,33 @@ fn a_database_without_a_log_has_no_feed() {
     let database = create(&SimulatedDisk::new(8), &options().log(false));
     assert!(matches!(database.changes(ChangesFrom::Now), Err(Error::WithoutLog)));
 }
+
+/// What a commit frees of earlier values is logged after it, and is not what is waited for.
+#[test]
+fn the_place_of_a_commit_is_that_of_its_record_whatever_it_frees() {
+    let database = create(&SimulatedDisk::new(3), &options());
+    let table = database.create_table("table").unwrap();
+    table.put("large", large(1)).unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let mut places = Vec::new();
+    for round in 0..6_u8 {
+        let transaction = database.begin().unwrap();
+        match round % 3 {
+            0 => _ = transaction.put(&table, "large", large(round)).unwrap(),
+            1 => _ = transaction.remove(&table, "large").unwrap(),
+            _ => transaction.clear_table("table").unwrap(),
+        }
+        transaction.put(&table, "small", [round]).unwrap();
+        places.push(transaction.commit_async().unwrap().unwrap().lsn());
+        table.put("large", large(round)).unwrap();
+    }
+    database.sync().unwrap();
+    let followed: Vec<Lsn> = all(&mut changes).iter().step_by(2).map(|commit| commit.lsn).collect();
+    assert_eq!(places, followed);
+    // A transaction that has changed nothing waits for nothing, though its end may free what only it could see.
+    let old = database.begin().unwrap();
+    let held = old.get(&table, "large").unwrap();
+    assert!(held.is_some());
+    table.put("large", large(9)).unwrap();
+    assert!(old.commit_async().unwrap().is_none());
+}
