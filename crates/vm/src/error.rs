@@ -34,7 +34,8 @@ pub enum VmError {
     /// The kernel would not reserve that much address space.
     #[error(
         "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Use a smaller pool or \
-         capacity, raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to 0 or 1"
+         capacity, raise the limit on address space (`ulimit -v`, RLIMIT_AS) or data (`ulimit -d`, RLIMIT_DATA), \
+         or set vm.overcommit_memory to 0 or 1"
     )]
     AddressSpace {
         /// What the address space was for.

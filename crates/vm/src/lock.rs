@@ -185,8 +185,18 @@ fn holder_in(line: &str, place: &str) -> Option<u32> {
 
 /// The name of a process, and whether it is ending; `None` if there is no process with that number.
 fn describe(process: u32) -> Option<(String, bool)> {
-    let about = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-    describe_status(&String::from_utf8_lossy(&about))
+    match std::fs::read(format!("/proc/{process}/stat")) {
+        Ok(about) => describe_status(&String::from_utf8_lossy(&about)),
+        // Where processes of other users are hidden (`hidepid`), it may be there all the same.
+        Err(_) => is_of_another_user(process).then(|| ("of another user".to_owned(), false)),
+    }
+}
+
+fn is_of_another_user(process: u32) -> bool {
+    let Ok(process) = libc::pid_t::try_from(process) else { return false };
+    // SAFETY: signal 0 is not sent; it is only checked whether it could be.
+    let is_refused = unsafe { libc::kill(process, 0) } != 0;
+    is_refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
 /// The same from the kernel's status line: `1234 (name) S 1 2 3 4 5 flags ...`. The name may contain anything.

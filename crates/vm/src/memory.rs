@@ -96,16 +96,22 @@ impl Mapping {
         }
     }
 
-    /// Reserves `wanted` bytes or, where that is refused, half of it, and so on down to `least`.
+    /// Reserves `wanted` bytes or, where that is refused, half of it, and so on down to `least`. Where something is
+    /// refused there is a limit, of which the program needs a part for other things: half of what is granted is given
+    /// back.
     ///
     /// # Errors
     /// As for [`reserve`](Self::reserve), about `least` bytes.
     pub fn reserve_up_to(wanted: usize, least: usize, purpose: &'static str) -> Result<Self, VmError> {
-        let mut bytes = wanted.max(least);
+        let wanted = wanted.max(least);
+        let half = |bytes: usize| (bytes / 2 / PAGE_SIZE * PAGE_SIZE).max(least);
+        let mut bytes = wanted;
         loop {
             match Self::reserve(bytes, purpose) {
-                Err(VmError::AddressSpace { .. }) if bytes > least => {
-                    bytes = (bytes / 2 / PAGE_SIZE * PAGE_SIZE).max(least);
+                Err(VmError::AddressSpace { .. }) if bytes > least => bytes = half(bytes),
+                Ok(granted) if half(bytes) < bytes && bytes < wanted => {
+                    drop(granted);
+                    return Self::reserve(half(bytes), purpose);
                 }
                 outcome => return outcome,
             }

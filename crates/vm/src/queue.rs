@@ -56,6 +56,11 @@ pub trait Queue: Send + fmt::Debug {
     /// How many requests were submitted and have not been reaped.
     fn under_way(&self) -> usize;
 
+    /// Whether requests no longer overlap, though the file can do better: something that may pass has failed.
+    fn is_degraded(&self) -> bool {
+        false
+    }
+
     /// Accepts a request. It may not begin before [`flush`](Self::flush) or [`reap`](Self::reap).
     ///
     /// # Safety
@@ -82,6 +87,8 @@ struct Entry {
 pub(crate) struct DiskQueue {
     /// `None` where io_uring is refused or has failed.
     ring: Option<Ring>,
+    /// Whether there should be one.
+    with_ring: bool,
     depth: usize,
     plain: Plain,
     /// Locked while a thread writes through the system's page cache, if the file's writes do.
@@ -105,7 +112,7 @@ impl DiskQueue {
     pub fn new(plain: Plain, depth: u32, with_ring: bool, writing: Option<Arc<Mutex<()>>>) -> Self {
         let depth = depth.clamp(1, 4096);
         let ring = if with_ring { Ring::new(depth, &plain).ok() } else { None };
-        Self { ring, depth: depth as usize, plain, writing, done: Vec::new() }
+        Self { ring, with_ring, depth: depth as usize, plain, writing, done: Vec::new() }
     }
 
     /// Gives up the ring, and runs the requests that it left undone.
@@ -161,6 +168,10 @@ impl DiskQueue {
 impl Queue for DiskQueue {
     fn depth(&self) -> usize {
         self.depth
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.with_ring && self.ring.is_none()
     }
 
     fn under_way(&self) -> usize {

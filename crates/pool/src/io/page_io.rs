@@ -103,10 +103,11 @@ impl PageIo {
         Ok(reads)
     }
 
-    /// Takes back a queue that has no reads under way.
+    /// Takes back a queue that has no reads under way. It is not used again if the next one may do better.
     pub(crate) fn take_back(&self, reads: &Arc<Mutex<Reads>>) {
+        let is_degraded = lock(reads).queue.is_degraded();
         let mut idle = lock(&self.idle);
-        if idle.len() < IDLE_MAX {
+        if idle.len() < IDLE_MAX && !is_degraded {
             idle.push(reads.clone());
         } else {
             drop(idle);

@@ -52,15 +52,16 @@ impl Prefaulter {
         let (table, pages, budget) = (allocator.table(), allocator.pages(), &allocator.pages().budget);
         let end = allocator.storage().space.end();
         // Until this thread gives them back, which may be late on a busy machine, nothing else has these pages.
-        let most = self.window.min(budget.limit() as u64 / 4);
-        let stop = (end + most).min(table.capacity_pages);
+        let farthest = end + budget.limit() as u64 / 4;
+        let stop = (end + self.window).min(farthest).min(table.capacity_pages);
         while budget.is_ample() && !budget.is_stopped() {
             let _populating = pages.window.populating();
             let from = pages.window.end();
             if from >= stop {
                 break;
             }
-            if self.prefault_run(allocator, from) {
+            let run_end = from.saturating_add(table.huge_runs.pages_to_run(from));
+            if run_end <= farthest && self.prefault_run(allocator, from) {
                 continue;
             }
             let count = STEP.min(stop - from).min(table.huge_runs.pages_to_run(from));

@@ -175,15 +175,17 @@ impl Evictor {
     /// Tests whether pages can be written again, unless it is too early for that.
     ///
     /// # Errors
-    /// The last error, if they cannot.
+    /// The last error, if they cannot; that of the log, if it has ended.
     pub(crate) fn try_to_write(&self) -> Result<(), PoolError> {
         if !self.outage().is_recent() {
             let dirty = self.gather(ATTEMPT_PAGES, self.two_rounds(), |now| now.is_dirty());
             if dirty.is_empty() {
                 self.outage().ends();
             }
-            // The line below returns the error.
-            let _ = self.write_durably(dirty);
+            // The line below returns other errors. This one does not pass.
+            if let Err(ended @ PoolError::Log(_)) = self.write_durably(dirty) {
+                return Err(ended);
+            }
         }
         self.outage().error().map_or(Ok(()), Err)
     }

@@ -98,6 +98,26 @@ fn whole_runs_are_fetched_as_huge_pages() {
 }
 
 #[test]
+fn no_run_is_fetched_that_takes_more_than_a_quarter_of_the_pool() {
+    if with_runs(Duration::from_secs(1)).is_none() {
+        return;
+    }
+    let options = PoolOptions::default()
+        .pool_bytes(1 << 22)
+        .capacity_bytes(1 << 28)
+        .background_eviction(false)
+        .release_method(ReleaseMethod::Madvise);
+    let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+    let small_page = Duration::from_secs(1);
+    let mut prefaulter = Prefaulter { window: WINDOW_MAX, small_page, ..Prefaulter::new() };
+    for _ in 0..700 {
+        prefaulter.run(pool.allocator());
+        assert!(ahead(&pool) <= (1 << 22) / PAGE_SIZE / 4, "{} pages", ahead(&pool));
+        drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+    }
+}
+
+#[test]
 fn after_a_run_that_took_longer_than_small_pages_these_are_fetched_for_a_while() {
     let Some((pool, mut prefaulter)) = with_runs(Duration::from_micros(1)) else { return };
     for (took, from, small_before) in [
