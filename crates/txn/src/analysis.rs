@@ -86,7 +86,8 @@ impl Analysis {
                 if let Some(index) = unended.changes.iter().rposition(|change| *change == of) {
                     unended.changes.remove(index);
                 }
-                if let Some(index) = unended.replaced.iter().rposition(|(lsn, ..)| *lsn == of) {
+                // In ascending order: most changes replace no large value, and are looked for in vain.
+                if let Ok(index) = unended.replaced.binary_search_by_key(&of, |(lsn, ..)| *lsn) {
                     unended.replaced.remove(index);
                 }
             }

@@ -228,7 +228,7 @@ pub enum LockHolder {
     Process {
         /// Its number.
         process: u32,
-        /// The name of its program.
+        /// The name of its program, or why that is not known.
         name: String,
     },
     /// The system does not tell.

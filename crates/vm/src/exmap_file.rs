@@ -147,6 +147,10 @@ impl Queue for ExmapQueue {
         self.queue.under_way() + self.waiting.len() + self.failed.len()
     }
 
+    fn is_degraded(&self) -> bool {
+        self.queue.is_degraded()
+    }
+
     unsafe fn submit(&mut self, request: Request, tag: u64) {
         if needs_pages(&self.area, &request) {
             self.waiting.push((request, tag));

@@ -187,16 +187,22 @@ fn holder_in(line: &str, place: &str) -> Option<u32> {
 fn describe(process: u32) -> Option<(String, bool)> {
     match std::fs::read(format!("/proc/{process}/stat")) {
         Ok(about) => describe_status(&String::from_utf8_lossy(&about)),
-        // Where processes of other users are hidden (`hidepid`), it may be there all the same.
-        Err(_) => is_of_another_user(process).then(|| ("of another user".to_owned(), false)),
+        // Where processes are hidden (`hidepid`), it may be there all the same.
+        Err(_) => describe_hidden(process).map(|about| (about.to_owned(), false)),
     }
 }
 
-fn is_of_another_user(process: u32) -> bool {
-    let Ok(process) = libc::pid_t::try_from(process) else { return false };
+/// What can be said of a process that `/proc` does not show; `None` if there is no process with that number.
+fn describe_hidden(process: u32) -> Option<&'static str> {
+    // Zero would stand for all processes of this one's group.
+    let process = libc::pid_t::try_from(process).ok().filter(|process| *process > 0)?;
     // SAFETY: signal 0 is not sent; it is only checked whether it could be.
-    let is_refused = unsafe { libc::kill(process, 0) } != 0;
-    is_refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+    if unsafe { libc::kill(process, 0) } == 0 {
+        // It has capabilities that this one lacks, or does not let itself be traced.
+        return Some("hidden in /proc");
+    }
+    let is_refused = io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+    is_refused.then_some("of another user")
 }
 
 /// The same from the kernel's status line: `1234 (name) S 1 2 3 4 5 flags ...`. The name may contain anything.
@@ -218,6 +224,7 @@ fn describe_status(about: &str) -> Option<(String, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refuse::refuse;
 
     #[test]
     fn a_lock_is_tried_again_after_its_holder_has_gone() {
@@ -236,6 +243,21 @@ mod tests {
         assert!((0..100).all(|number| !patience.is_over(&unknown, false, at(number))));
         assert!(patience.is_over(&unknown, false, at(200)));
         assert!(Patience::new(start).is_over(&unknown, true, at(10_000)));
+    }
+
+    #[test]
+    fn a_process_that_is_hidden_is_not_taken_for_one_that_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let alone = std::thread::spawn(move || {
+            let (here, hidden) = (std::process::id(), |about: &str| Some((about.to_owned(), false)));
+            refuse(libc::SYS_openat, libc::ENOENT);
+            assert_eq!(describe(here), hidden("hidden in /proc"));
+            assert_eq!([child.id(), 0, u32::MAX].map(describe), [None, None, None]);
+            refuse(libc::SYS_kill, libc::EPERM);
+            assert_eq!(describe(here), hidden("of another user"));
+        });
+        alone.join().unwrap();
     }
 
     #[test]

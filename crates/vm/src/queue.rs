@@ -377,7 +377,7 @@ fn build(entry: &Entry, registered: bool, plain: &Plain) -> squeue::Entry {
 mod tests {
     use super::*;
     use crate::refuse;
-    use crate::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions};
+    use crate::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions, IoEngine};
     use vellum_base::PAGE_SIZE;
 
     /// A ring that fails with requests under way returns every buffer, and every request gets its result.
@@ -405,14 +405,34 @@ mod tests {
                     refuse::refuse(libc::SYS_io_uring_enter, libc::EPERM);
                 }
             }
+            assert!(!queue.is_degraded());
             while queue.under_way() > 0 {
                 queue.reap(Wait::ForOne, &mut done);
             }
+            assert!(queue.is_degraded());
             let mut tags: Vec<_> = done.iter().map(|completion| completion.tag).collect();
             tags.sort_unstable();
             assert_eq!(tags, (0..40).collect::<Vec<_>>());
             assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
             assert!(*read == *pages);
+        });
+        alone.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_is_degraded_if_its_ring_was_refused_and_not_if_none_is_wanted() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |name, engine| {
+            let options = FileOptions { create: CreateMode::CreateNew, engine, ..FileOptions::default() };
+            DiskFile::open(&directory.path().join(name), &options).unwrap()
+        };
+        let files = [open("pread", Some(IoEngine::Pread)), open("any", None)];
+        let alone = std::thread::spawn(move || {
+            refuse::refuse(libc::SYS_io_uring_setup, libc::EMFILE);
+            for file in files {
+                let wanted = file.description().engine == IoEngine::IoUring;
+                assert_eq!(file.queue(8).unwrap().is_degraded(), wanted, "{file:?}");
+            }
         });
         alone.join().unwrap();
     }

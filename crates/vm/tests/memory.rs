@@ -208,7 +208,7 @@ fn impossible_reservations_are_explained() {
     let error = Mapping::reserve(1 << 60, "the pages of a test").unwrap_err();
     assert!(matches!(error, VmError::AddressSpace { bytes, .. } if bytes == 1 << 60));
     let message = error.to_string();
-    for part in ["the pages of a test", "capacity", "RLIMIT_AS", "overcommit"] {
+    for part in ["the pages of a test", "capacity", "RLIMIT_AS", "RLIMIT_DATA", "overcommit"] {
         assert!(message.contains(part), "{message}");
     }
 }
@@ -227,26 +227,30 @@ fn what_is_refused_is_halved() {
 }
 
 #[test]
-fn a_limit_on_address_space_gives_an_error_and_not_a_crash() {
-    // In a child, because the limit is the whole process's.
-    // SAFETY: the child only makes system calls and leaves; the reservation allocates no heap memory.
-    let status = unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            let limit = libc::rlimit { rlim_cur: 1 << 36, rlim_max: 1 << 36 };
-            libc::setrlimit(libc::RLIMIT_AS, &limit);
-            let refused = matches!(Mapping::reserve(1 << 37, "a test"), Err(VmError::AddressSpace { .. }));
-            let smaller = Mapping::reserve_up_to(1 << 37, 1 << 20, "a test");
-            let found = smaller.is_ok_and(|mapping| mapping.len() == 1 << 34);
-            libc::_exit(i32::from(refused) + 2 * i32::from(found));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        status
-    };
-    assert!(libc::WIFEXITED(status));
-    assert_eq!(libc::WEXITSTATUS(status), 3);
+fn a_limit_on_memory_gives_an_error_and_not_a_crash_and_leaves_a_part_to_others() {
+    for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
+        // In a child, because the limit is the whole process's.
+        // SAFETY: the child only makes system calls and leaves; the reservations allocate no heap memory.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                let limit = libc::rlimit { rlim_cur: 1 << 36, rlim_max: 1 << 36 };
+                libc::setrlimit(resource, &limit);
+                let reserved = Mapping::reserve(1 << 37, "a test");
+                let refused = matches!(reserved, Err(VmError::AddressSpace { .. }));
+                let smaller = Mapping::reserve_up_to(1 << 37, 1 << 20, "a test");
+                let found = smaller.as_ref().is_ok_and(|mapping| mapping.len() == 1 << 34);
+                let left = Mapping::reserve(1 << 35, "other things").is_ok();
+                libc::_exit(i32::from(refused) + 2 * i32::from(found) + 4 * i32::from(left));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert!(libc::WIFEXITED(status));
+        assert_eq!(libc::WEXITSTATUS(status), 7, "limit {resource}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use crate::{
     error::PoolError,
     file::storage::{Storage, is_full},
+    primitive::Ordering,
     space::Claimed,
     undo_space::is_undoing,
 };
@@ -147,6 +148,7 @@ impl Storage {
         let superblock = self.lock_superblock();
         // While a file without a log is in use, the end in its superblock is meaningless.
         let kept = if self.logged().is_some() || !self.is_in_use() { superblock.end } else { 0 };
+        let kept = kept.max(self.former_end.load(Ordering::Relaxed));
         self.space.with_free(|end, free| {
             let end = self.end_for_undo(end, free);
             self.cut_file(kept.max(end + self.map_room_pages(end)));

@@ -62,6 +62,9 @@ pub(crate) struct Storage {
     growth_failure: Mutex<Option<(u64, Failure)>>,
     /// A claimed place for the next map: see `map_room`.
     pub(super) kept_map_room: Mutex<Option<Extent>>,
+    /// The end, in pages, of the map that storage may still name because naming a later one has failed; otherwise zero.
+    /// Changed while the superblock is locked.
+    pub(super) former_end: AtomicU64,
 }
 
 impl Storage {
@@ -105,6 +108,7 @@ impl Storage {
             file_pages: Mutex::new(size / PAGE_SIZE as u64),
             growth_failure: Mutex::new(None),
             kept_map_room: Mutex::default(),
+            former_end: AtomicU64::new(0),
         };
         if needs_recovery {
             storage.grow_file(storage.space.end())?;
@@ -370,8 +374,10 @@ impl Storage {
         let written = write_superblocks(&*self.file, &mut superblock);
         if written.is_err() {
             superblock.state = State::Logged;
-            // What storage says may still be the former end, before which the file is not cut.
-            superblock.end = end.max(end_before);
+            // Not the end of the superblock, which goes with the map.
+            self.former_end.fetch_max(end_before, Ordering::Relaxed);
+        } else {
+            self.former_end.store(0, Ordering::Relaxed);
         }
         drop(superblock);
         if let Some(before) = before {

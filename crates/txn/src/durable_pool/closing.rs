@@ -57,8 +57,14 @@ impl DurablePool {
                 TxnError::NotArchived { source }
             })?;
         }
-        self.pool.checkpoint()?;
-        transactions.versions.spill().file.remove_name();
-        Ok(changes.log.remove()?)
+        let closed = self.pool.checkpoint().map_err(TxnError::from).and_then(|()| {
+            transactions.versions.spill().file.remove_name();
+            Ok(changes.log.remove()?)
+        });
+        if closed.is_err() {
+            // A superblock may say that the log is needed from here on only: what changes from now on needs new images.
+            changes.begin_checkpoint(|end| end());
+        }
+        closed
     }
 }

@@ -19,6 +19,7 @@ mod early_numbers;
 mod encoding;
 mod entries;
 mod exchange;
+mod failed_closes;
 mod format;
 mod full_files;
 mod full_log;

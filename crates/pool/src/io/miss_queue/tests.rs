@@ -3,7 +3,7 @@
 use super::*;
 use crate::{AsynchronousReads, Pool, PoolOptions};
 use vellum_base::PageKind;
-use vellum_vm::SimulatedFile;
+use vellum_vm::{Completion, Queue, Request, SimulatedFile};
 
 #[test]
 fn nothing_but_a_reap_waits_for_a_thread_that_has_locked_the_queue() {
@@ -99,5 +99,45 @@ fn all_reads_are_waited_for_at_once_and_the_pages_are_there() {
     for page in pages {
         let state = pool.table().state(page).load();
         assert!(!state.is_evicted() && !state.is_exclusive(), "{page:?}");
+    }
+}
+
+/// A queue whose ring has failed, or has not.
+#[derive(Debug)]
+struct Idle {
+    is_degraded: bool,
+}
+
+impl Queue for Idle {
+    fn depth(&self) -> usize {
+        8
+    }
+
+    fn under_way(&self) -> usize {
+        0
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.is_degraded
+    }
+
+    unsafe fn submit(&mut self, _request: Request, _tag: u64) {
+        unreachable!("nothing is read");
+    }
+
+    fn flush(&mut self) {}
+
+    fn reap(&mut self, _wait: Wait, _done: &mut Vec<Completion>) {}
+}
+
+#[test]
+fn a_queue_whose_ring_has_failed_is_not_lent_again() {
+    let (pool, _) = pool_with_pages(5, 1);
+    let io = &pool.allocator().io;
+    for is_degraded in [true, false] {
+        let reads = Arc::new(Mutex::new(Reads::new(Box::new(Idle { is_degraded }))));
+        io.take_back(&reads);
+        let lent = io.queue(4).unwrap();
+        assert_eq!(Arc::ptr_eq(&lent, &reads), !is_degraded);
     }
 }
