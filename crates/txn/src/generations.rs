@@ -448,7 +448,10 @@ impl Generation {
             }
             None => false,
         };
-        for (writer, state, before) in &chain.versions {
+        // Up to the last one that is there, what is missing was joined there: behind it, it would count as newer.
+        let is_there = |id: u64| all.iter().any(|version| version.writer == id);
+        let from = chain.versions.iter().rposition(|(writer, ..)| is_there(writer.id));
+        for (writer, state, before) in chain.versions.iter().skip(from.map_or(0, |last| last + 1)) {
             // If the first change of the record by a writer is there, later ones by the same writer say nothing.
             if all.iter().all(|version| version.writer != writer.id) {
                 all.push(Version {

@@ -800,8 +800,9 @@ impl State {
     fn end_private(&mut self, has_private: &AtomicBool, id: u64) {
         if self.private.as_ref().is_some_and(|writes| writes.id() == id) {
             self.private = None;
-            // Relaxed: a thread that sees the change late publishes nothing.
-            has_private.store(false, Ordering::Relaxed);
+            // Release: pairs with `publish_private`. A thread that finds this finds the slot; one that finds it late
+            // publishes nothing.
+            has_private.store(false, Ordering::Release);
         }
     }
 

@@ -294,6 +294,7 @@ impl Handle {
                 Ok(done) => match own.commit() {
                     Ok(inner) => {
                         running::note_commit(&inner);
+                        inner.durable.keep_last_change(|| inner.sweep());
                         return Ok(done);
                     }
                     Err(CommitError::Failed(error)) => return Err(error.into()),

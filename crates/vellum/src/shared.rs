@@ -265,9 +265,16 @@ impl Inner {
     #[cold]
     fn try_to_undo_rest(&self) -> Result<()> {
         let mut rest = lock(&self.not_undone);
+        self.has_not_undone.store(false, Ordering::Relaxed);
         let mut undone = Ok(());
-        rest.retain_mut(|transaction| transaction.undo(self).map_err(|error| undone = Err(error)).is_err());
-        self.has_not_undone.store(!rest.is_empty(), Ordering::Relaxed);
+        // Not under the lock: rolling back calls wakers, which may begin a transaction.
+        let mut taken = std::mem::take(&mut *rest);
+        drop(rest);
+        taken.retain_mut(|transaction| transaction.undo(self).map_err(|error| undone = Err(error)).is_err());
+        if !taken.is_empty() {
+            lock(&self.not_undone).append(&mut taken);
+            self.has_not_undone.store(true, Ordering::Relaxed);
+        }
         undone
     }
 

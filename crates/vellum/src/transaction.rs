@@ -466,8 +466,10 @@ impl Transaction {
 
     /// The tree, for reads that are noted elsewhere or need not be noted.
     pub(crate) fn read_untracked<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>> {
+        let tree = table.tree_of(&self.open);
+        // After the tree was chosen: what an ended snapshot sees may be forgotten, and then another tree is chosen.
         self.check()?;
-        Ok(table.tree_of(&self.open)?.with_view(self.open.transaction.reading()))
+        Ok(tree?.with_view(self.open.transaction.reading()))
     }
 
     #[inline]

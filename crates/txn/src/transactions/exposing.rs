@@ -174,8 +174,8 @@ impl Transactions {
     /// Publishes the changes of a transaction that was alone. Called by a thread that may ask for earlier versions.
     #[inline]
     pub fn publish_private(&self) {
-        // Relaxed: see `begin_writing`.
-        if self.has_private.load(Ordering::Relaxed) {
+        // Acquire: pairs with `end_private`. That it is set shows with the latch of a leaf: see `begin_writing`.
+        if self.has_private.load(Ordering::Acquire) {
             drop(self.lock_published());
         }
     }
