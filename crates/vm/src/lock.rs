@@ -10,9 +10,12 @@
 
 use crate::file::{CreateMode, FileOptions};
 use crate::{LockHolder, VmError};
+use std::ffi::CString;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -59,7 +62,7 @@ fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)
         }
         Ok((file, false))
     };
-    let new = || Ok((File::options().read(true).write(true).create_new(true).open(path)?, true));
+    let new = || Ok((create_locked(path)?, true));
     let outcome = match options.create {
         _ if options.read_only => existing(),
         CreateMode::OpenExisting => existing(),
@@ -74,6 +77,36 @@ fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)
         },
     };
     outcome.map_err(|error| explain_link(path, error))
+}
+
+/// Creates a file that is locked before it has its name. Otherwise another one could lock it first, and take it for an
+/// empty file that was there before. Where the system has no files without a name, it is locked later.
+fn create_locked(path: &Path) -> io::Result<File> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut nameless = File::options();
+    nameless.read(true).write(true).custom_flags(libc::O_TMPFILE);
+    if let Ok(file) = nameless.open(directory.unwrap_or(Path::new(".")))
+        && file.try_lock().is_ok()
+    {
+        match give_name(&file, path) {
+            Ok(()) => return Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) => {}
+        }
+    }
+    File::options().read(true).write(true).create_new(true).open(path)
+}
+
+/// Gives a file without a name this one, unless something has it.
+fn give_name(file: &File, path: &Path) -> io::Result<()> {
+    let source = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let target = CString::new(path.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both strings end with a zero, and live until the call returns.
+    if unsafe { libc::linkat(here, source.as_ptr(), here, target.as_ptr(), follow) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Explains the error if the path is a link to a file that does not exist: the kernel reports that as existing, or not.
