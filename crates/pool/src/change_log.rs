@@ -39,6 +39,10 @@ pub trait ChangeLog: Send + Sync {
         false
     }
 
+    /// Asks for a checkpoint soon, and does not wait for it: what the pool notes for the next one takes much memory.
+    /// Does nothing by default.
+    fn request_checkpoint(&self) {}
+
     /// Reserves the place of a record of this many bytes; returns its LSN, which is greater than those of all earlier
     /// records. Never waits, and cannot fail, because pages have been changed: if the log has failed, the threads that
     /// wait for it learn of it.

@@ -407,6 +407,15 @@ impl Pool {
         self.checkpointer().checkpoint_at(redo, redo)
     }
 
+    /// Another handle, for a thread that changes pages by itself. Must be dropped, or no longer used, before the pool is
+    /// closed.
+    #[must_use]
+    pub fn for_thread(&self) -> Self {
+        let Self { allocator, path, checkpoint_pause, .. } = self;
+        let (allocator, path) = (allocator.clone(), path.clone());
+        Self { _background: None, allocator, path, checkpoint_pause: *checkpoint_pause }
+    }
+
     /// An object for a thread that takes checkpoints of this pool. Must be dropped before the pool is closed.
     pub fn checkpointer(&self) -> Checkpointer {
         Checkpointer { allocator: self.allocator.clone(), pause: self.checkpoint_pause }

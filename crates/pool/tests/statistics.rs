@@ -7,12 +7,12 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 use vellum_base::{Extent, Lsn, PageKind};
-use vellum_pool::{ChangeLog, Interrupt, Navigation, Pool, PoolError, PoolOptions};
+use vellum_pool::{Allocation, ChangeLog, Interrupt, Navigation, Pool, PoolError, PoolOptions};
 use vellum_vm::SimulatedFile;
 
 fn options() -> PoolOptions {
@@ -161,9 +161,14 @@ fn a_thread_that_sleeps_for_a_latch_is_counted() {
 struct Log {
     durable: Mutex<Vec<Lsn>>,
     broken: AtomicBool,
+    checkpoints: AtomicU64,
 }
 
 impl ChangeLog for Log {
+    fn request_checkpoint(&self) {
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn reserve(&self, _: usize) -> Lsn {
         Lsn(1000)
     }
@@ -226,6 +231,19 @@ fn the_log_is_durable_before_the_pages_it_covers() {
     pool.checkpoint().unwrap();
     assert_eq!(log.durable.lock().unwrap().iter().max(), Some(&Lsn(102)));
     assert_eq!(pool.statistics().pages_written, 6);
+}
+
+/// Otherwise a thread that frees a very large table would use memory for all of it.
+#[test]
+fn a_checkpoint_is_asked_for_when_much_space_has_changed_hands() {
+    let (file, extents) = sample();
+    let log = Arc::new(Log::default());
+    let pool = open(&file, &options().change_log(log.clone()));
+    for number in 1..=1_u64 << 20 {
+        assert_eq!(log.checkpoints.load(Ordering::Relaxed), 0, "after {number} events");
+        pool.note_allocated(extents[0], Lsn(number));
+    }
+    assert_eq!(log.checkpoints.load(Ordering::Relaxed), 1);
 }
 
 #[test]

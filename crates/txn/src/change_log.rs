@@ -246,6 +246,10 @@ impl ChangeLog for Changes {
         is_given_up
     }
 
+    fn request_checkpoint(&self) {
+        self.ask_for_checkpoint();
+    }
+
     fn reserve(&self, bytes: usize) -> Lsn {
         if self.is_archived {
             self.reserve_time();

@@ -198,16 +198,20 @@ pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     }
 }
 
-/// Frees a doomed tree together with its doomed record. The tree must not be in use any more.
-pub(crate) fn free(pool: &Pool, root: PageId) -> Result<()> {
+/// Frees a part of a doomed tree, the last one together with its doomed record; returns whether nothing is left. The
+/// tree must not be in use any more.
+pub(crate) fn free_part(pool: &Pool, root: PageId) -> Result<bool> {
     let key = doomed_key(root);
     if tree(pool).get(&key)?.is_none() {
-        return Ok(());
+        return Ok(true);
+    }
+    if Tree::open(pool, root).free_end()? {
+        return Ok(false);
     }
     let mut group = RecordGroup::begin(pool);
     Tree::open(pool, root).destroy_in(&mut group)?;
     tree(pool).remove_last(group, &key)?;
-    Ok(())
+    Ok(true)
 }
 
 /// The roots of the trees that may have to be freed.

@@ -78,7 +78,13 @@ impl Database {
         // A file that is open for reading only must not be cut.
         inner.pool().mark_in_use()?;
         let mut done = Compaction { file_bytes_before: bytes(inner), ..Compaction::default() };
-        for part in SLACK {
+        // What cannot be freed now stays where it is.
+        let mut is_ended = false;
+        let _ = inner.freeing.finish(|| {
+            is_ended = !go_on(&done);
+            !is_ended
+        });
+        for part in SLACK.into_iter().filter(|_| !is_ended) {
             // Makes freed space usable, so that it does not count as allocated.
             inner.durable.cut()?;
             done.file_bytes = bytes(inner);

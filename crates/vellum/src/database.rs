@@ -3,6 +3,7 @@
 use crate::{
     Error, History, LogState, NamesTable, Options, Recovery, Result, Table, VerifyReport,
     catalog::{self, TableRecord},
+    freeing::Freeing,
     handle::Handle,
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
@@ -198,14 +199,14 @@ impl Database {
         if durable.recovery().is_some() && catalog::complete(durable.pool())? {
             durable.checkpoint()?;
         }
+        let opened = Self::with(durable, place, options, false);
         if !is_read_only {
             // Trees that could not be freed before, because of a crash or an unreadable page. A damaged catalog is
             // reported when it is used.
-            for root in catalog::doomed(durable.pool()).unwrap_or_default() {
-                let _ = catalog::free(durable.pool(), root);
-            }
+            let rest = catalog::doomed(opened.inner.durable.pool()).unwrap_or_default();
+            rest.into_iter().for_each(|root| opened.inner.freeing.free(root));
         }
-        Ok(Self::with(durable, place, options, false))
+        Ok(opened)
     }
 
     fn start(file: PoolFile, place: LogPlace, options: &Options) -> Result<(DurablePool, LogPlace)> {
@@ -231,10 +232,12 @@ impl Database {
     }
 
     fn with(durable: DurablePool, log_place: LogPlace, options: &Options, created: bool) -> Self {
+        let pool = durable.pool().for_thread();
         Self {
             inner: Arc::new(Inner {
                 driver: OnceLock::new(),
                 turns: Turns::default(),
+                freeing: Freeing::new(move |root| catalog::free_part(&pool, root)),
                 durable,
                 durability: options.durability,
                 isolation: options.isolation,
@@ -341,6 +344,7 @@ impl Database {
         let pool = self.inner.pool();
         // Before checkpoints pause: undoing may need one, to have room in the log.
         let undone = self.inner.undo_rest();
+        let _freeing_paused = self.inner.freeing.pause();
         let _paused = self.inner.durable.pause_checkpoints();
         let known = (&self.inner.not_undone_extents()[..], &self.inner.damaged_superblocks[..]);
         let report = verify::verify(pool, known, progress);

@@ -76,6 +76,7 @@ mod driver;
 mod encoding;
 mod entries;
 mod error;
+mod freeing;
 mod generations;
 mod handle;
 mod heap;

@@ -31,7 +31,7 @@ use crate::{
     writers::{Entry, Writers},
 };
 use std::sync::{Arc, OnceLock};
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, Ordering};
 use vellum_base::{Apart, PageId, plant::is_planted};
 use vellum_objects::HeapState;
 
@@ -103,8 +103,8 @@ pub(crate) enum Contents {
     Going,
     /// Only its root.
     Nothing,
-    /// Truncation failed; the tree is freed when the table has no handles.
-    Unreadable,
+    /// Everything: truncation has failed, and is tried again from this time on.
+    Failed(Instant),
 }
 
 impl OpenTable {

@@ -174,7 +174,7 @@ impl Owned {
     fn take_back(&mut self, inner: &Inner, table: Arc<OpenTable>) {
         let first = table.current().root;
         let rest = inner.take_all_empty(&table);
-        match rest.filter(|_| inner.empty(first)) {
+        match rest.filter(|_| inner.empty(first).is_ok()) {
             Some(mut roots) => {
                 roots.push(first);
                 let rest = self.rest.get_or_insert_default();

@@ -15,7 +15,7 @@
 //! that the running database knows are freed as soon as nothing can use them (`Inner::sweep`); all others are freed
 //! when the database is opened.
 //!
-//! A tree is freed together with its doomed record, in one group. What a transaction has made and taken back by a
+//! The last part of a tree is freed together with its doomed record, in one group: see [`freeing`](crate::freeing). What a transaction has made and taken back by a
 //! savepoint is emptied at once, and its root is used again by this transaction: see [`owned`](crate::owned).
 
 use crate::{
@@ -224,7 +224,8 @@ impl Transaction {
     /// Drops a table with all its contents, including records that were stored after this transaction began. Others see
     /// that once it is committed; transactions that began before that still see the table. Handles on the table are of
     /// no use afterwards: they show what it held, and changes are refused ([`Error::NoSuchTable`]). Its space is freed when no such transaction or
-    /// handle is left.
+    /// handle is left: that of a large table in the background, and what is left of that when the database is closed,
+    /// after the next opening.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another open transaction has changed records of the table, or
@@ -273,7 +274,8 @@ impl Transaction {
     /// loader of the table that was begun before, and belongs to no transaction, is of no use afterwards: it goes on in
     /// the old contents, or ends.
     ///
-    /// The space is freed when no older snapshot is open. A feed of changes reports the table as dropped and created.
+    /// The space is freed when no older snapshot is open, that of a large table in the background, as by
+    /// [`drop_table`](Self::drop_table). A feed of changes reports the table as dropped and created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

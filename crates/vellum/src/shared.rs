@@ -3,6 +3,7 @@
 use crate::{
     Answer, Error, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
+    freeing::Freeing,
     generations::Generation,
     life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
@@ -19,7 +20,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::Tree;
-use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, thread};
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Instant, Mutex, MutexGuard, Ordering, thread};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) driver: OnceLock<Option<Driver<Order>>>,
     /// Which of the tasks that run transactions has precedence.
     pub(crate) turns: Turns,
+    /// Frees trees that nobody needs any more.
+    pub(crate) freeing: Freeing,
     pub(crate) durable: DurablePool,
     /// The durability that a change must have when it returns.
     pub(crate) durability: Durability,
@@ -124,17 +127,17 @@ impl Inner {
 
     /// Writes everything and marks the file as closed.
     pub(crate) fn close(&mut self) -> Result<()> {
-        // The next opening undoes what is left.
+        // The next opening undoes what is left, and frees it.
         let _ = self.undo_rest();
+        self.freeing.stop();
         self.sweep();
-        self.durable.close()?;
+        self.durable.close().inspect_err(|_| self.freeing.resume())?;
         self.log_place.remove();
         Ok(())
     }
 
     /// Frees the pages of tables that are gone and can no longer be used, and the contents of earlier generations of
-    /// tables. Trees that cannot be freed, or are not freed before a crash, are recorded in the catalog, and freed when
-    /// the database is opened.
+    /// tables: see [`freeing`](crate::freeing).
     #[inline]
     pub(crate) fn sweep(&self) {
         // Acquire: an entry is swept when it is added, and again when the snapshots that were open then end. A thread
@@ -180,7 +183,12 @@ impl Inner {
         }
         let mut emptied = Vec::new();
         for Doomed { since, time, tree, contents, .. } in doomed.iter_mut() {
-            if let (Some(root), Contents::Whole) = (*tree, *contents)
+            let is_due = match *contents {
+                Contents::Whole => true,
+                Contents::Failed(until) => until <= Instant::now(),
+                Contents::Going | Contents::Nothing => false,
+            };
+            if let Some(root) = tree.filter(|_| is_due)
                 && !is_seen(&snapshots, *since, *time)
             {
                 *contents = Contents::Going;
@@ -189,17 +197,21 @@ impl Inner {
         }
         drop((open, doomed));
         for root in roots {
-            // Before that, because its root may be that of another tree at once. What cannot be freed is freed when the
-            // database is opened.
+            // Before that, because its root may be that of another tree at once.
             self.durable.forget_tree(root);
-            let _ = catalog::free(self.durable.pool(), root);
+            self.freeing.free(root);
         }
         emptied.into_iter().for_each(|root| self.truncate(root));
     }
 
     /// Frees the contents of an earlier generation of a table.
     fn truncate(&self, root: PageId) {
-        let left = if self.empty(root) { Contents::Nothing } else { Contents::Unreadable };
+        /// Until then no transaction that ends tries it again.
+        const RETRY: Duration = Duration::from_secs(1);
+        let left = match self.empty(root) {
+            Ok(()) => Contents::Nothing,
+            Err(_) => Contents::Failed(Instant::now() + RETRY),
+        };
         let mut doomed = lock(&self.doomed);
         doomed
             .iter_mut()
@@ -207,13 +219,19 @@ impl Inner {
             .for_each(|doomed| doomed.contents = left);
     }
 
-    /// Frees all pages of a tree but its root, if they can be read.
-    pub(crate) fn empty(&self, root: PageId) -> bool {
-        let truncated = Tree::open(self.durable.pool(), root).truncate();
-        if truncated.is_ok() {
-            self.durable.forget_tree(root);
+    /// Frees all pages of a tree but its root. If they are many, or one cannot be read, they become those of a doomed
+    /// tree first.
+    pub(crate) fn empty(&self, root: PageId) -> Result<()> {
+        let pool = self.durable.pool();
+        let tree = Tree::open(pool, root);
+        if !tree.is_small()? || tree.truncate().is_err() {
+            let rest = catalog::create_doomed(pool)?;
+            let moved = tree.move_to(&Tree::open(pool, rest));
+            self.freeing.free(rest);
+            moved?;
         }
-        truncated.is_ok()
+        self.durable.forget_tree(root);
+        Ok(())
     }
 
     /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.

@@ -49,6 +49,7 @@ impl Inner {
         // The close also waits for the archive. If it fails, the log is not needed all the same.
         let is_closed = self.close().is_ok();
         if !is_closed {
+            self.freeing.stop();
             self.durable.abandon();
         }
         if let Some(archive) = self.durable.archive().filter(|_| has_own_archive) {

@@ -2,7 +2,7 @@
 
 use crate::{Error, catalog};
 use std::{collections::BTreeMap, fmt};
-use vellum_access::{Tree, TreeShape};
+use vellum_access::{Tree, TreeReport, TreeShape};
 use vellum_base::{Extent, PageId};
 use vellum_objects::{AnyRef, Heap, HeapProblem, HeapState};
 use vellum_pool::Pool;
@@ -202,7 +202,7 @@ pub(crate) fn verify(
     verify_tree(catalog::tree(pool), None, &mut seen, &mut report);
     match catalog::doomed(pool) {
         Ok(doomed) => doomed.into_iter().for_each(|root| {
-            verify_tree(Tree::open(pool, root), None, &mut seen, &mut report);
+            verify_extents(None, &mut seen, &mut report, |claim| Tree::open(pool, root).verify_rest(claim));
         }),
         Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
     }
@@ -257,9 +257,19 @@ fn verify_tree(
     seen: &mut Seen<'_>,
     report: &mut VerifyReport,
 ) -> TreeShape {
+    verify_extents(table, seen, report, |claim| tree.verify(claim))
+}
+
+/// Verifies a tree by `verify`, which claims its extents.
+fn verify_extents(
+    table: Option<&str>,
+    seen: &mut Seen<'_>,
+    report: &mut VerifyReport,
+    verify: impl FnOnce(&mut dyn FnMut(Extent) -> bool) -> TreeReport,
+) -> TreeShape {
     let table = table.map(str::to_owned);
     let problems = &mut report.problems;
-    let found = tree.verify(|extent| {
+    let found = verify(&mut |extent| {
         // An extent that is not allocated is reported by the read that fails.
         if !seen.pool.is_extent(extent) || seen.claim(extent) {
             return true;

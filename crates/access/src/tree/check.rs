@@ -98,9 +98,18 @@ impl<P: Pager> Tree<'_, P> {
     /// pool.for_each_extent(|extent| assert!(owned.contains(&extent), "{extent} is leaked"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn verify(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
+    pub fn verify(&self, visit: impl FnMut(Extent) -> bool) -> TreeReport {
+        self.verify_from(Expected::root(self.root), visit)
+    }
+
+    /// [`verify`](Self::verify) of a tree of which some may have been [freed](Self::free_end) already.
+    pub fn verify_rest(&self, visit: impl FnMut(Extent) -> bool) -> TreeReport {
+        self.verify_from(Expected::root_of_rest(self.root), visit)
+    }
+
+    fn verify_from(&self, root: Expected, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
         let mut report = TreeReport::default();
-        let mut todo = vec![Expected::root(self.root)];
+        let mut todo = vec![root];
         while let Some(expected) = todo.pop() {
             if !visit(Extent::page(expected.page)) {
                 continue;

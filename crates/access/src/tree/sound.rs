@@ -11,22 +11,29 @@ pub(in crate::tree) struct Expected {
     level: Option<u8>,
     pub lower: Option<Vec<u8>>,
     pub upper: Option<Vec<u8>>,
+    /// Whether it may end anywhere before its upper fence.
+    ends_early: bool,
 }
 
 impl Expected {
     /// The root, which has any level and no fences.
     pub fn root(page: PageId) -> Self {
-        Self { page, level: None, lower: None, upper: None }
+        Self { page, level: None, lower: None, upper: None, ends_early: false }
+    }
+
+    /// The root of a tree of which the end may be missing.
+    pub fn root_of_rest(page: PageId) -> Self {
+        Self { ends_early: true, ..Self::root(page) }
     }
 
     /// The children of this node, in the order of their keys. `node` is the node as it was read.
     pub fn children(self, node: NodeView<&[u8]>) -> impl Iterator<Item = Self> {
-        let Self { mut lower, upper, .. } = self;
+        let Self { mut lower, upper, ends_early, .. } = self;
         let level = node.level().checked_sub(1);
         node.children().enumerate().map(move |(index, page)| {
             let separator = if index < node.count() { Some(node.key(index)) } else { upper.clone() };
             let lower = std::mem::replace(&mut lower, separator.clone());
-            Self { page, level, lower, upper: separator }
+            Self { page, level, lower, upper: separator, ends_early: ends_early && index == node.count() }
         })
     }
 }
@@ -36,7 +43,9 @@ impl<P: Pager> Tree<'_, P> {
     pub(in crate::tree) fn expected_node(&self, expected: &Expected) -> Result<Vec<u8>, PoolError> {
         let bytes = self.sound_node(expected.page, expected.level)?;
         let (lower, upper) = NodeView::new(&bytes[..]).fences();
-        if lower != expected.lower || upper != expected.upper {
+        let is_end = upper == expected.upper
+            || expected.ends_early && (expected.upper.is_none() || upper.is_some() && upper < expected.upper);
+        if lower != expected.lower || !is_end {
             return Err(PoolError::contents(expected.page, NOT_ITS_FENCES));
         }
         Ok(bytes)

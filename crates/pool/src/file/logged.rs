@@ -33,6 +33,9 @@ use vellum_vm::VmError;
 /// When this many pages wait for the log to become durable, the log is asked to become so.
 const WAITING_PAGES_MAX: u64 = 1024;
 
+/// When so many space events wait for the next checkpoint, it is asked for: they take 32 MiB.
+const EVENTS_MAX: usize = 1 << 20;
+
 /// The space events that are not yet in the map of a checkpoint, and the space that may not be reused yet.
 #[derive(Default)]
 struct Journal {
@@ -131,6 +134,10 @@ impl Logged {
         if !allocated {
             journal.last_free = journal.last_free.max(lsn);
         }
+        if journal.events.len() == EVENTS_MAX {
+            drop(journal);
+            self.log.request_checkpoint();
+        }
     }
 
     /// Frees an extent that the caller has latched exclusively, or claims it until the record at `lsn` is durable.
@@ -151,6 +158,8 @@ impl Logged {
         if journal.unasked_pages >= WAITING_PAGES_MAX {
             journal.unasked_pages = 0;
             drop(journal);
+            // A thread that only frees makes room in the quarantine, too.
+            self.release_durable(space);
             self.log.request_durable();
         }
         true

@@ -21,6 +21,7 @@ mod entries;
 mod exchange;
 mod failed_closes;
 mod format;
+mod freeing;
 mod full_files;
 mod full_log;
 mod full_undo;

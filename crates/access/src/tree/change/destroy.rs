@@ -1,14 +1,30 @@
-//! Freeing a whole tree, or all but its root.
+//! Freeing a whole tree, at once or in parts, or all but its root.
+//!
+//! A large tree is freed from its end: [`Tree::free_end`] frees the last node at level 1 with all below it, and its
+//! parent loses it in the same group. So each group is short, however large the tree is: the log has room for it, a
+//! checkpoint can be taken between two of them, and what is gathered in memory is no more than one of them needs. What
+//! is left is a tree whose last nodes end before their parents do: see [`Tree::verify_rest`].
 
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Latched, NodeImage, PageChange, RecordGroup};
+use crate::gateway::{AtomicChange, Latched, NodeImage, PageChange, RecordGroup, Recording};
 use crate::node::{NODE_BYTES, NodeMut, NodeView};
 use crate::tree::Tree;
+use crate::tree::descend::{Approach, Towards};
 use crate::tree::read::record::{StoredValue, value_in};
 use std::cmp::Reverse;
 use std::collections::{HashMap, hash_map::Entry};
 use vellum_base::{Extent, PageId};
-use vellum_pool::{Interrupt, Pager, PoolError};
+use vellum_pool::{Interrupt, Misses, OptimisticPage, Pager, PoolError};
+
+/// Where the end of a tree is cut off.
+struct Cut {
+    /// A node, and its level.
+    page: PageId,
+    level: u8,
+    /// Its last separator, and the child after it, which is freed.
+    separator: Vec<u8>,
+    child: PageId,
+}
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Frees all pages of the tree, including the root. No other handle may use the tree meanwhile or afterwards.
@@ -37,6 +53,93 @@ impl<'p, P: Pager> Tree<'p, P> {
         let (extents, result) = self.extents();
         group.free(self.root, extents)?;
         result
+    }
+
+    /// Frees the end of a tree that is too large to be freed at once: some hundred leaves, their values, and the inner
+    /// nodes that lead to nothing else. Returns false, and does nothing, if only that much is left: then
+    /// [`destroy_in`](Self::destroy_in) frees the rest. No other handle may use the tree meanwhile or afterwards. A thread
+    /// that reads it finds that what has led it there has changed.
+    ///
+    /// # Errors
+    /// If a page cannot be read, or the log has no room: then nothing has happened.
+    pub fn free_end(&self) -> Result<bool, AccessError> {
+        self.pager.admit_changes()?;
+        let Some(cut) = self.last_cut()? else { return Ok(false) };
+        let (extents, found) = self.extents_from(cut.child, Some(cut.level - 1));
+        found?;
+        let mut group = RecordGroup::begin(self.pager);
+        group.free(self.root, extents)?;
+        self.pager.run(|| self.try_cut(&cut, &mut group))?;
+        Ok(true)
+    }
+
+    /// The lowest node above level 1, on the way to the end of the tree, that has more than one child.
+    fn last_cut(&self) -> Result<Option<Cut>, AccessError> {
+        let (mut page, mut expected, mut cut) = (self.root, None, None);
+        loop {
+            let bytes = self.sound_node(page, expected)?;
+            let view = NodeView::new(&bytes[..]);
+            let level = view.level();
+            let Some(child) = view.children().last().filter(|_| level >= 2) else { return Ok(cut) };
+            if let Some(last) = view.count().checked_sub(1) {
+                cut = Some(Cut { page, level, separator: view.key(last), child });
+            }
+            (page, expected) = (child, Some(level - 1));
+        }
+    }
+
+    fn try_cut(&self, cut: &Cut, group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
+        let place = self.node_at(Towards::Last, cut.level, Approach::Direct, None)?;
+        let Some(place) = place.filter(|place| place.node.id() == cut.page) else {
+            return Err(damaged(cut.page, "a tree that is being freed has changed"));
+        };
+        // The node is released first, so no thread reaches pages that are freed after that.
+        let mut change = self.change((Latched::latch(place.node)?, group))?;
+        let AtomicChange { pages: (node, _), recording, .. } = &mut change;
+        let forget = PageChange::RemoveSeparator { separator: &cut.separator };
+        recording.apply(node, None, &forget).map_err(|error| damaged(cut.page, error))?;
+        change.commit();
+        Ok(())
+    }
+
+    /// Moves all records to another tree, which is empty, and leaves the root as an empty leaf. The time that this takes
+    /// does not depend on the size. No thread may still change the tree, as for [`truncate`](Self::truncate), and none
+    /// may use the other one. A thread that reads the tree finds the old records, or nothing.
+    ///
+    /// # Errors
+    /// If a root cannot be read, the other tree is not empty, or the log has no room: then nothing has happened.
+    pub fn move_to(&self, other: &Self) -> Result<(), AccessError> {
+        self.pager.admit_changes()?;
+        Ok(self.pager.run(|| self.try_move_to(other))?)
+    }
+
+    fn try_move_to(&self, other: &Self) -> Result<(), Interrupt> {
+        let (from, to) = (self.pager.root(self.root)?, self.pager.root(other.root)?);
+        let (from, to) = (Latched::latch(from)?, Latched::latch(to)?);
+        if !to.view().is_leaf() || to.view().count() > 0 {
+            return Err(damaged(to.id(), "an empty tree should be here"));
+        }
+        let empty = to.page().to_vec();
+        let mut change = self.change((from, to))?;
+        let AtomicChange { pages: (from, to), recording, .. } = &mut change;
+        let mut emptied = [0; NODE_BYTES];
+        let replace = PageChange::ReplaceRoot { image: NodeImage::of(&empty) };
+        let emptied = Recording::prepare(from, replace, &mut emptied);
+        let emptied = emptied.map_err(|error| damaged(from.id(), error))?;
+        let contents = PageChange::ReplaceRoot { image: NodeImage::of(from.page()) };
+        recording.apply(to, None, &contents).map_err(|error| damaged(to.id(), error))?;
+        recording.install(from, &emptied);
+        change.commit();
+        Ok(())
+    }
+
+    /// Whether the tree has so few nodes that [`free_end`](Self::free_end) would not divide it.
+    ///
+    /// # Errors
+    /// If the root cannot be read.
+    pub fn is_small(&self) -> Result<bool, AccessError> {
+        let root = self.sound_node(self.root, None)?;
+        Ok(NodeView::new(&root[..]).level() < 2)
     }
 
     /// Removes all records at once, and leaves the root as an empty leaf. No thread may still change the tree: see
@@ -72,8 +175,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// a thread that finds an extent freed also finds that what has led it there has changed. If a page cannot be read,
     /// the extents below it are missing, and the first such error is returned.
     fn extents(&self) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
+        self.extents_from(self.root, None)
+    }
+
+    /// [`extents`](Self::extents) from a node on, of which the level may be known.
+    fn extents_from(&self, page: PageId, level: Option<u8>) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
         let (mut result, mut found) = (Ok(()), HashMap::new());
-        let mut todo = vec![(self.root, None)];
+        let mut todo = vec![(page, level)];
         while let Some((page, level)) = todo.pop() {
             let step = self.find_extents(page, level, &mut todo, &mut found);
             result = result.and(step);
@@ -82,6 +190,22 @@ impl<'p, P: Pager> Tree<'p, P> {
         extents.sort_unstable_by_key(|(extent, level)| (Reverse(*level), extent.head));
         let extents = extents.into_iter().map(|(extent, level)| (extent, level.unwrap_or(0))).collect();
         (extents, result)
+    }
+
+    /// Brings leaves that are missing into memory, many at a time. The caller, which reads them next, meets all errors.
+    fn fetch_children(&self, node: NodeView<&[u8]>) {
+        /// How many requests overlap.
+        const DEPTH: usize = 128;
+        let mut missing: Vec<_> = node.children().filter(|child| self.pager.is_evicted(*child)).collect();
+        // The last ones are read first.
+        missing.drain(..missing.len().saturating_sub(self.pager.comfortable_pages() as usize));
+        if missing.len() > 1
+            && let Ok(mut reads) = self.pager.misses(DEPTH)
+        {
+            missing.sort_unstable();
+            reads.begin_read_ahead(&missing);
+            reads.reap_all(&mut Vec::new());
+        }
     }
 
     /// Finds the extents of a node and its large values, and its children.
@@ -107,6 +231,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         find(Extent::page(page), level.or(Some(u8::MAX)))?;
         let bytes = self.sound_node(page, level)?;
         let view = NodeView::new(&bytes[..]);
+        if view.level() == 1 {
+            self.fetch_children(view);
+        }
         todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
@@ -122,6 +249,72 @@ impl<'p, P: Pager> Tree<'p, P> {
 mod tests {
     use super::*;
     use vellum_pool::{Pool, PoolOptions};
+
+    fn filled<'p>(pool: &'p Pool, entries: u32) -> Tree<'p, Pool> {
+        let tree = Tree::create(pool).unwrap();
+        for key in 0..entries {
+            // Separators that are long enough for three levels of inner nodes, and values of all kinds.
+            let name = format!("{:06}{:x<150}{}", key / 6, "", key % 6);
+            let value = vec![7; if key.is_multiple_of(50) { 9000 } else { 700 }];
+            tree.insert(name.as_bytes(), &value).unwrap();
+        }
+        tree
+    }
+
+    fn allocated(pool: &Pool) -> u64 {
+        let mut pages = 0;
+        pool.for_each_extent(|extent| pages += u64::from(extent.pages));
+        pages
+    }
+
+    #[test]
+    fn a_large_tree_is_freed_in_parts_and_the_rest_is_sound() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = PoolOptions::default().pool_bytes(4 << 20);
+        let pool = Pool::create(directory.path().join("file"), &options).unwrap();
+        let before = allocated(&pool);
+        let tree = filled(&pool, 5000);
+        assert!(tree.shape().unwrap().height >= 4 && !tree.is_small().unwrap());
+        let (mut parts, mut left) = (0, allocated(&pool));
+        while tree.free_end().unwrap() {
+            parts += 1;
+            let now = allocated(&pool);
+            assert!(now < left && left - now < 500, "{now} after {left}");
+            left = now;
+            if parts % 4 != 0 {
+                continue;
+            }
+            let mut pages = 0;
+            let report = tree.verify_rest(|extent| {
+                pages += u64::from(extent.pages);
+                true
+            });
+            assert!(report.problems.is_empty(), "{:?}", report.problems);
+            assert_eq!(pages, left - before, "nothing is leaked or freed too early");
+            assert!(!tree.verify(|_| true).problems.is_empty(), "no reader may use it");
+        }
+        assert!(parts > 10, "{parts} parts");
+        tree.destroy().unwrap();
+        assert_eq!(allocated(&pool), before);
+    }
+
+    #[test]
+    fn a_tree_that_moves_to_another_root_leaves_an_empty_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(directory.path().join("file"), &PoolOptions::default()).unwrap();
+        for entries in [0, 3, 5000] {
+            let tree = filled(&pool, entries);
+            let other = Tree::create(&pool).unwrap();
+            tree.move_to(&other).unwrap();
+            assert_eq!(tree.verify(|_| true).shape.entries, 0);
+            let report = other.verify(|_| true);
+            assert!(report.problems.is_empty());
+            assert_eq!(report.shape.entries, u64::from(entries));
+            assert_eq!(tree.move_to(&other).is_err(), entries > 0, "the other one is not empty");
+            tree.insert(b"again", b"value").unwrap();
+            assert_eq!(tree.verify(|_| true).shape.entries, 1);
+        }
+    }
 
     /// Otherwise a thread that has read a reference finds the value freed and the leaf unchanged: that is damage.
     #[test]
