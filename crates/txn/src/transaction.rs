@@ -25,6 +25,9 @@ use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError, undoing};
 
+/// How many changes there are between two checks of how much memory all transactions take.
+const CALLS: u64 = 32;
+
 /// An open transaction. If it is dropped and neither committed nor rolled back, others cannot change the records that
 /// it has changed until the database is opened again. Its owner makes sure that this does not happen.
 pub struct Transaction {
@@ -170,10 +173,15 @@ impl Transaction {
         self.has_no_room.store(pool.admit_growth(own).is_err(), Ordering::Relaxed);
     }
 
+    /// Says that one call of [`writing`](Self::writing) has made many changes, and that more follow: the next call looks
+    /// at how much memory all transactions take.
+    pub fn expect_more(&self) {
+        // Relaxed: as in `begin_change`.
+        self.calls.store(self.calls.load(Ordering::Relaxed).next_multiple_of(CALLS), Ordering::Relaxed);
+    }
+
     /// Prepares a change, and returns the number of the transaction in the log.
     fn begin_change(&self) -> Result<u64, TxnError> {
-        /// How many changes there are between two checks of how much memory all transactions take.
-        const CALLS: u64 = 32;
         // Relaxed, all three: the lock of the changes protects what they describe, or they only say when to check.
         // Threads that share a transaction change something one after the other.
         let (number, calls) = (self.number.load(Ordering::Relaxed), self.calls.load(Ordering::Relaxed));

@@ -2,10 +2,14 @@
 
 use crate::{
     Answer, AsKey, AsValue, KeyType, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Result, Table, Task, Transaction,
-    ValueType, nested, operations::SeenIfPanicking,
+    ValueType, handle::Handle, nested, operations::SeenIfPanicking,
 };
 use std::{collections::HashSet, ops::Range};
-use vellum_access::{AccessError, Batch};
+use vellum_access::{AccessError, Batch, Tree};
+use vellum_pool::Pool;
+
+/// How many records are changed before the room for undoing them is looked at again.
+const PART: usize = 512;
 
 impl Transaction {
     /// The values of many keys, in their order. See [`Table::multi_get`].
@@ -98,22 +102,48 @@ impl Transaction {
         }
         let pairs = || encoded.iter().map(|(key, value)| (key.as_ref(), value.as_ref()));
         pairs().try_for_each(|(key, value)| check_lengths(key, value))?;
-        let mut seen = HashSet::with_capacity(encoded.len());
-        let is_each_once = pairs().all(|(key, _)| seen.insert(key));
-        self.write(handle, |tree| {
-            if !is_each_once {
-                return pairs().map(|(key, value)| Ok(tree.upsert(key, value)?.into())).collect();
-            }
-            let (mut puts, mut failed) = (Vec::with_capacity(encoded.len()), None);
-            let tasks = pairs().map(|(key, value)| (key, Task::Upsert(value)));
-            Batch::new(handle.pool(), handle.read_depth()).run(tree, tasks, |_, _, answer| match answer {
-                Ok(Answer::Written(written)) => puts.push(written.into()),
-                // Only writes were asked for.
-                Ok(Answer::Value(_) | Answer::Removed(_)) => {}
-                Err(error) => failed = failed.take().or(Some(error)),
-            });
-            failed.map_or(Ok(puts), Err)
-        })
+        let mut puts = Vec::with_capacity(encoded.len());
+        for part in encoded.chunks(PART) {
+            let pairs = || part.iter().map(|(key, value)| (key.as_ref(), value.as_ref()));
+            let mut seen = HashSet::with_capacity(part.len());
+            let is_each_once = pairs().all(|(key, _)| seen.insert(key));
+            self.write_part(handle, part.len(), |tree| {
+                if !is_each_once {
+                    return pairs().try_for_each(|(key, value)| {
+                        puts.push(tree.upsert(key, value)?.into());
+                        Ok(())
+                    });
+                }
+                let mut failed = None;
+                let tasks = pairs().map(|(key, value)| (key, Task::Upsert(value)));
+                Batch::new(handle.pool(), handle.read_depth()).run(
+                    tree,
+                    tasks,
+                    |_, _, answer| match answer {
+                        Ok(Answer::Written(written)) => puts.push(written.into()),
+                        // Only writes were asked for.
+                        Ok(Answer::Value(_) | Answer::Removed(_)) => {}
+                        Err(error) => failed = failed.take().or(Some(error)),
+                    },
+                );
+                failed.map_or(Ok(()), Err)
+            })?;
+        }
+        Ok(puts)
+    }
+
+    /// Changes many records of a table. The transaction then looks at what undoing them needs.
+    fn write_part(
+        &self,
+        table: &Handle,
+        count: usize,
+        change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<(), AccessError>,
+    ) -> Result<()> {
+        self.write(table, change)?;
+        if count == PART {
+            self.open.transaction.expect_more();
+        }
+        Ok(())
     }
 
     /// Lets `change` change the values of many keys in place, each with its key's index; returns for each whether there
@@ -135,15 +165,19 @@ impl Transaction {
         keys.iter().try_for_each(|key| check_lengths(key.as_ref(), &[]))?;
         let pool = table.pool();
         let _seen = SeenIfPanicking { transaction: self, table, keys };
-        let changed = self.write(table, |tree| {
-            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
-            let change = |place, value: &mut [u8]| nested::latched(pool, || change(place, value));
-            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
-                Ok(found) => changed.push(found),
-                Err(error) => failed = failed.take().or(Some(error)),
-            });
-            failed.map_or(Ok(changed), Err)
-        })?;
+        let mut changed = Vec::with_capacity(keys.len());
+        for part in keys.chunks(PART) {
+            let first = changed.len();
+            self.write_part(table, part.len(), |tree| {
+                let mut failed = None;
+                let change = |place, value: &mut [u8]| nested::latched(pool, || change(first + place, value));
+                tree.multi_modify(part, table.read_depth(), change, |_, result| match result {
+                    Ok(found) => changed.push(found),
+                    Err(error) => failed = failed.take().or(Some(error)),
+                });
+                failed.map_or(Ok(()), Err)
+            })?;
+        }
         for (key, changed) in keys.iter().zip(&changed) {
             self.note_unchanged(table, key, !changed)?;
         }

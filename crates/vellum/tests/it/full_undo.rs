@@ -225,3 +225,53 @@ fn a_full_database_undoes_its_open_transactions() {
         }
     }
 }
+
+/// One call that changes more than the log has room for keeps the room that undoing it needs.
+#[test]
+fn a_large_batch_that_has_filled_the_disk_can_be_undone() {
+    const RECORDS: u32 = 20_000;
+    let key = |number: u32| number.to_be_bytes();
+    let entries = |with: u8| (0..RECORDS).map(|number| (key(number), [with; 300])).collect::<Vec<_>>();
+    for (is_put, free) in [(true, 0), (true, 3 << 20), (true, 6 << 20), (false, 0), (false, 3 << 20)] {
+        for ending in [Ending::Rollback, Ending::Kill, Ending::Crash] {
+            let what = format!("{free} bytes, puts: {is_put}, {ending:?}");
+            let disk = Arc::new(SimulatedDisk::new(1));
+            let options = limited(Limit::Disk, true);
+            let database = Database::create_in(disk.clone(), "data", &options).unwrap();
+            let table = database.create_table("table").unwrap();
+            table.multi_put(&entries(1)).into_iter().for_each(|put| _ = put.unwrap());
+            database.checkpoint().unwrap();
+            disk.leave_free(free);
+            let transaction = database.begin().unwrap();
+            let refused = if is_put {
+                transaction.multi_put(&table, &entries(2)).map(drop)
+            } else {
+                let keys: Vec<_> = (0..RECORDS).map(key).collect();
+                transaction.multi_modify(&table, &keys, |_, value| value.fill(2)).map(drop)
+            };
+            assert!(is_full(&refused.expect_err(&what)));
+            let database = match ending {
+                Ending::Rollback => {
+                    transaction.rollback().unwrap_or_else(|error| panic!("{what}: {error}"));
+                    database
+                }
+                Ending::Kill | Ending::Crash => {
+                    let left = if ending == Ending::Kill { disk.kill() } else { disk.crash() };
+                    left.leave_free(0);
+                    let opened = Database::open_in(Arc::new(left), "data", &options);
+                    opened.unwrap_or_else(|error| panic!("{what}: {error}"))
+                }
+            };
+            let table = database.table("table").unwrap();
+            assert!(
+                table
+                    .range(..)
+                    .unwrap()
+                    .map(Result::unwrap)
+                    .eq(entries(1).into_iter().map(|(key, value)| (key.to_vec(), value.to_vec()))),
+                "{what}"
+            );
+            assert!(database.verify(|_| {}).is_clean(), "{what}");
+        }
+    }
+}
