@@ -57,6 +57,12 @@ impl LeafImage {
         self.view().covers(key)
     }
 
+    /// Whether the leaf covers keys above this one.
+    pub fn reaches_beyond(&self, key: &[u8]) -> bool {
+        let mut upper = Vec::new();
+        !self.view().upper_fence(&mut upper) || &upper[..] > key
+    }
+
     /// The value of a key that the leaf covers; `None` if the image is damaged.
     pub fn seen(&self, key: &[u8]) -> Option<Seen> {
         let Some(value) = self.view().get(key) else { return Some(Seen::Absent) };

@@ -10,11 +10,13 @@ mod cover;
 mod covers;
 mod frozen;
 mod images;
+mod oldest;
 mod removals;
 mod stored;
 
 pub(crate) use cover::Covered;
 pub(crate) use frozen::Frozen;
+pub(crate) use oldest::{Oldest, OpenSnapshots};
 pub(crate) use stored::order;
 
 use crate::{
@@ -59,6 +61,9 @@ struct Contents {
     /// The writers that were open when versions of theirs came here.
     writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
+    /// The hashes of records that have only versions of writers that were open when they came here, each with the last
+    /// of these: a covered snapshot must know of them when their writers are committed. None once they were too many.
+    open: Option<Vec<(u64, Arc<Writer>)>>,
     /// Who has changed the removed records of each tree.
     removals: BTreeMap<PageId, Removals>,
     /// Whether a page could not be kept.
@@ -87,6 +92,35 @@ impl Removals {
 }
 
 impl Contents {
+    /// Notes a record if only open writers have changed it; returns whether a commit has.
+    fn add_open<'v>(
+        &mut self,
+        hash: u64,
+        versions: impl IntoIterator<Item = (&'v Arc<Writer>, State)>,
+    ) -> bool {
+        /// They take 2 MiB of memory.
+        const OPEN_MAX: usize = if cfg!(test) { 4 } else { 128 << 10 };
+        let mut last = None;
+        for (writer, state) in versions {
+            match state {
+                State::Committed(_) => return true,
+                State::Open => last = Some(writer),
+                State::RolledBack(_) => {}
+            }
+        }
+        if let (Some(open), Some(last)) = (&mut self.open, last) {
+            open.push((hash, last.clone()));
+            self.open.take_if(|open| open.len() > OPEN_MAX);
+        }
+        false
+    }
+
+    /// The hashes of records whose writers were open when their versions came here, and have been committed since.
+    fn committed_since(&self) -> impl Iterator<Item = u64> {
+        let committed = |(_, writer): &&(u64, Arc<Writer>)| matches!(writer.state(), State::Committed(_));
+        self.open.iter().flatten().filter(committed).map(|(hash, _)| *hash)
+    }
+
     /// Counts a version.
     fn add(&mut self, (writer, state): (&Arc<Writer>, State), tree: PageId, is_removed: bool) {
         let removals = is_removed.then(|| self.removals.entry(tree).or_default());
@@ -239,26 +273,34 @@ impl Generations {
         if self.is_empty() {
             return false;
         }
-        let mut gone = Vec::new();
+        // There was no generation when the snapshots were listed.
+        let Some(open) = &oldest.open else { return false };
         let mut all = self.all.write();
         let had_cover = all.iter().any(|generation| generation.cover.is_some());
-        // Or is about to cover: then what it has been given so far may already be needed.
-        let has_covered =
-            all.iter().any(|generation| generation.covers(oldest.transaction) || generation.is_begun_cover());
-        all.retain(|generation| {
-            let covers = generation.covers(oldest.transaction);
-            let is_needed = covers || generation.is_needed(oldest, has_covered);
-            let is_needed = is_needed && !planted(Bug::SpilledDroppedEarly);
-            if !is_needed {
-                gone.push(generation.clone());
+        // What it has been given so far may already be needed.
+        let is_covering = all.iter().any(|generation| generation.is_begun_cover());
+        let mut former = 0;
+        let mut needed: SmallVec<[bool; 4]> = SmallVec::new();
+        for generation in &*all {
+            // A snapshot needs its cover and what came before it. So the first that may need this one is the first that
+            // earlier ones do not cover.
+            let (first, time) = open.first_after(former);
+            let is_covered = is_covering || all.iter().any(|generation| generation.covers(first));
+            let is_live = generation.covers(first);
+            if !is_live {
+                generation.retire();
             }
-            is_needed
-        });
+            needed.push(is_live || generation.is_needed(time, is_covered));
+            former = former.max(generation.covered());
+        }
+        self.keep_covers(&all, is_covering, &mut needed);
+        let gone = self.remove(&mut all, &needed);
         self.is_any.store(!all.is_empty(), Ordering::Release);
         let is_last = had_cover && all.iter().all(|generation| generation.cover.is_none());
-        if is_last {
+        if !is_covering && had_cover {
             // Under their lock: a cover that is begun later keeps pages again.
-            self.kept.set(Lsn(0));
+            let live = all.iter().rev().find(|generation| generation.is_live());
+            self.kept.set(live.map_or(Lsn(0), |live| live.place()));
         }
         drop(all);
         // Their trees are freed here, or by a reader that still has one.
@@ -315,22 +357,16 @@ impl Generations {
             && (self.covers(sight.own) || generation.is_needed_at(sight.time))
     }
 
+    /// How many of them cover snapshots, or did.
+    #[cfg(test)]
+    pub fn covers_count(&self) -> usize {
+        self.all().iter().filter(|generation| generation.cover.is_some()).count()
+    }
+
     /// How many records have versions in the file; a record in several generations counts several times.
     pub fn records(&self) -> usize {
         self.all().iter().map(|generation| generation.contents.lock().chains).sum()
     }
-}
-
-/// What all open snapshots see, and which is the first of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Oldest {
-    /// All open snapshots see the commits up to this one.
-    pub of_all: u64,
-    /// All snapshots that are not covered see the commits up to this one.
-    pub of_others: u64,
-    /// The transaction of the first open snapshot; if there is none, the next one. So a thread that comes late with this
-    /// keeps what covers later snapshots.
-    pub transaction: u64,
 }
 
 impl Generation {
@@ -339,7 +375,11 @@ impl Generation {
             tree: SpillTree::create(file)?,
             frozen: OrderedRwLock::new(None),
             oldest,
-            contents: OrderedMutex::new(Contents { is_taking: true, ..Contents::default() }),
+            contents: OrderedMutex::new(Contents {
+                is_taking: true,
+                open: Some(Vec::new()),
+                ..Contents::default()
+            }),
             has_removed: AtomicBool::new(false),
             settled: AtomicU64::new(0),
             cover,
@@ -376,10 +416,10 @@ impl Generation {
         contents.is_taking || contents.removals.get(&tree).is_some_and(|removals| removals.are_unseen(sight))
     }
 
-    /// Whether a snapshot needs it. `by_covered` says whether covered snapshots may be among them.
-    fn is_needed(&self, oldest: &Oldest, by_covered: bool) -> bool {
+    /// Whether a snapshot needs its versions, of those that see the commits up to `seen`. `by_covered` says whether
+    /// covered snapshots may be among them.
+    fn is_needed(&self, seen: u64, by_covered: bool) -> bool {
         let contents = self.contents.lock();
-        let seen = if by_covered { oldest.of_all } else { oldest.of_others };
         contents.is_taking
             || contents.latest > seen
             || contents.writers.values().any(|writer| match writer.state() {
@@ -410,6 +450,10 @@ impl Generation {
         for chain in chains {
             for (writer, state, before) in &chain.versions {
                 contents.add((writer, *state), before.tree, chain.is_removed);
+            }
+            if let Some(record) = chain.record() {
+                let versions = chain.versions.iter().map(|(writer, state, _)| (writer, *state));
+                contents.add_open(record.hash(), versions);
             }
         }
         if chains.iter().any(|chain| chain.is_removed) {

@@ -112,7 +112,12 @@ impl SpillTree {
 
     /// The last entry below a key.
     pub fn last_before(&self, key: &[u8]) -> Result<Option<Entry>, PoolError> {
-        let mut cursor = self.tree().range(Bound::Unbounded, Bound::Excluded(key)).map_err(failed)?;
+        self.last_within(Bound::Excluded(key))
+    }
+
+    /// The last entry within a bound.
+    pub fn last_within(&self, upper: Bound<&[u8]>) -> Result<Option<Entry>, PoolError> {
+        let mut cursor = self.tree().range(Bound::Unbounded, upper).map_err(failed)?;
         cursor.seek_to_end();
         let Some(entry) = cursor.previous().map_err(failed)? else { return Ok(None) };
         let value = entry.value().map_err(failed)?;

@@ -43,7 +43,7 @@ mod together_tests;
 // Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
 use crate::exposure::Exposure;
-use crate::generations::{Covered, Oldest};
+use crate::generations::{Covered, Oldest, OpenSnapshots};
 use crate::leftovers::{Left, Leftovers};
 use crate::loads::Loads;
 use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
@@ -586,7 +586,7 @@ impl Transactions {
         }
         let (mut free, mut pruned) = (SmallVec::new(), Pruned::default());
         loop {
-            let oldest = state.oldest();
+            let mut oldest = state.oldest();
             state.free_up_to(oldest.of_all, &mut free);
             match state.beyond(&self.limit) {
                 Some(time) => {
@@ -603,6 +603,7 @@ impl Transactions {
                     self.versions.settle(oldest.of_others);
                     let forgotten = state.forget_buffers(oldest.of_others, self.versions.buffers());
                     let are_many_searched = state.searched.are_many(self.versions.spill().bytes);
+                    oldest.open = (!self.versions.generations().is_empty()).then(|| state.open_snapshots());
                     drop(state);
                     return Ended { oldest, is_last, free, pruned, forgotten, are_many_searched };
                 }
@@ -820,8 +821,14 @@ impl State {
         Oldest {
             of_all: first.map_or(self.time, |begun| begun.time),
             of_others: self.others().next().map_or(self.time, |begun| begun.time),
-            transaction: first.map_or(self.next_id, |begun| begun.id),
+            open: None,
         }
+    }
+
+    /// The open snapshots.
+    fn open_snapshots(&self) -> OpenSnapshots {
+        let all = self.snapshots.iter().map(|begun| (begun.id, begun.time)).collect();
+        OpenSnapshots { all, next: (self.next_id, self.time) }
     }
 
     /// The open snapshots that are covered, in the order in which they were taken.

@@ -5,7 +5,7 @@ use crate::shard::Changed;
 // No thread waits for these numbers.
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// The snapshots that a generation covers: those of transactions with numbers up to `id`, which see commits up to `time`.
@@ -25,6 +25,8 @@ pub(super) struct Cover {
     pub covered: AtomicU64,
     /// Leaves with lower LSNs have not changed since the cover was made.
     pub place: AtomicU64,
+    /// Whether no snapshot is open any more that it covers.
+    pub is_retired: AtomicBool,
     /// How many covers had begun, including this one; zero before it is armed.
     pub number: AtomicU64,
 }
@@ -37,6 +39,7 @@ impl Cover {
             changed: Arc::new(Changed::new(version_bytes)),
             covered: AtomicU64::new(0),
             place: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
             number: AtomicU64::new(0),
         }
     }

@@ -8,8 +8,8 @@
 //!
 //! # What a covered snapshot sees
 //! Of a record that its own transaction has changed: what the leaf holds, for no other transaction can change it.
-//! Otherwise what the leaf held at the moment of the cover: the first image since then of a leaf with that key, or the
-//! leaf itself if there is none. Before that, what the frozen versions show; a change rolled back since then counts as
+//! Otherwise what the leaf held at the moment of the cover: the image of the leaf with that key, or the leaf itself if
+//! there is none. Before that, what the frozen versions show; a change rolled back since then counts as
 //! open.
 //!
 //! # The moment
@@ -18,6 +18,13 @@
 //! before has its version among them. One that is claimed later finds that pages are kept. Pages that change before that
 //! moment belong to earlier covers. Later, versions that memory has no room for go to the file.
 //!
+//! # Several covers
+//! Each cover has the images of all leaves that have changed since its moment, so its snapshots need no later one. A leaf
+//! is kept for each cover with open snapshots since whose moment it has not changed, as its LSN tells. When a cover's
+//! snapshots have ended, and no later snapshot needs the versions that it took, it goes, though earlier covers stay. The
+//! snapshots of these must still find out what was changed: so its filter becomes part of that of the cover before it.
+//! The newest one stays as long as there are earlier ones, because changes are noted in its filter.
+//!
 //! # Trees that have ended
 //! Once no snapshot sees a tree, its root may become that of another one, which a covered transaction makes. That
 //! transaction sees what the leaves of its own tree hold. What was kept of the earlier tree would show that tree's
@@ -25,8 +32,9 @@
 //!
 //! # Changes by covered transactions
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
-//! a record is noted in a Bloom filter when its versions are pruned after a cover, or the undo buffer that has them is given
-//! up. A record whose leaf has changed since, and whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
+//! a record is noted in a Bloom filter when its versions are pruned after a cover or taken by a generation, or the undo
+//! buffer that has them is given up. Versions of open writers are not noted when a generation takes them, but, if their
+//! writers were committed, when it goes. A record whose leaf has changed since, and whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
 
 use super::{
     Frozen, Generation, Generations, Moving,
@@ -34,14 +42,16 @@ use super::{
     images::seen_in,
     order,
 };
+use crate::plant::{Bug, planted};
 use crate::removed_range::RemovedRange;
 use crate::shard::Changed;
 use crate::spill::SpillFile;
 use crate::writer::{Sight, State};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_access::Seen;
 use vellum_base::primitive::Ordering;
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Lsn, PageHeader, PageId};
 use vellum_pool::{PageKeeper, PoolError};
 
 impl Generations {
@@ -68,15 +78,27 @@ impl Generations {
         self.kept.set(place);
     }
 
-    /// Counts the frozen versions; until then the generation counts as needed.
+    /// Counts the frozen versions, and notes their records as changed since the cover before this one; until then the
+    /// generation counts as needed.
     pub fn count(&self, generation: &Generation) {
         let Some(frozen) = generation.frozen() else { return };
+        let all = self.all();
+        let mut covers = all.iter().rev().filter_map(|generation| generation.cover.as_ref());
+        let former =
+            covers.find(|cover| !generation.cover.as_ref().is_some_and(|own| std::ptr::eq(*cover, own)));
         let mut contents = generation.contents.lock();
         contents.chains = frozen.len();
         for chain in frozen.chains() {
             for version in &chain.versions {
                 let by = (&version.writer, version.writer.state());
                 contents.add(by, version.before.tree, chain.is_removed);
+            }
+            let versions = chain.versions.iter().map(|version| (&version.writer, version.writer.state()));
+            if contents.add_open(chain.hash(), versions)
+                && let Some(former) = former
+            {
+                // Nobody else notes anything there any more.
+                former.changed.note(chain.hash());
             }
         }
     }
@@ -133,7 +155,7 @@ impl Generations {
     /// The generation covers nothing. Pages are kept for earlier covers, if there are any.
     pub fn give_up(&self, generation: &Generation) {
         let all = self.all.read();
-        let former = all.iter().rev().find(|former| former.covers(1));
+        let former = all.iter().rev().find(|former| former.is_live());
         let place = former.map_or(Lsn(0), |former| former.place());
         generation.set_place(place);
         self.kept.set(place);
@@ -191,12 +213,10 @@ impl Generations {
             }
         }
         let mut oldest = Seen::Leaf;
-        for generation in all.iter().skip(first) {
-            let Some(Cover { images, .. }) = &generation.cover else { continue };
-            if let Some(image) = images.find(tree, key)? {
-                oldest = seen_in(&image, key)?;
-                break;
-            }
+        if let Some(cover) = cover
+            && let Some(image) = cover.images.find(tree, key)?
+        {
+            oldest = seen_in(&image, key)?;
         }
         for generation in before.iter().rev() {
             for (writer, state, seen) in generation.find(tree, key, hash)?.into_iter().rev() {
@@ -219,11 +239,9 @@ impl Generations {
         range: &mut RemovedRange<'_>,
     ) -> Result<(), PoolError> {
         let all = self.all();
-        let first = all.iter().position(|generation| generation.covers(transaction)).unwrap_or(all.len());
-        all.iter()
-            .skip(first)
-            .filter_map(|generation| generation.cover.as_ref())
-            .try_for_each(|cover| cover.images.add_keys(tree, range))
+        let own = all.iter().find(|generation| generation.covers(transaction));
+        let cover = own.and_then(|generation| generation.cover.as_ref());
+        cover.map_or(Ok(()), |cover| cover.images.add_keys(tree, range))
     }
 
     /// Whether changes are still noted in this filter.
@@ -231,6 +249,49 @@ impl Generations {
         self.all()
             .iter()
             .any(|generation| generation.changed().is_some_and(|noted| Arc::ptr_eq(noted, changed)))
+    }
+
+    /// Keeps the newest cover as long as there is an earlier one: changes are noted in it. `needed` says of each generation
+    /// whether it is needed. While snapshots are being covered, it is not known in which one changes will be noted.
+    pub(super) fn keep_covers(&self, all: &[Arc<Generation>], is_covering: bool, needed: &mut [bool]) {
+        let is_cover = |index: usize| all.get(index).is_some_and(|generation| generation.cover.is_some());
+        let first = (0..all.len()).find(|index| is_cover(*index) && needed.get(*index) == Some(&true));
+        let Some(first) = first else { return };
+        let newest = (0..all.len()).rev().find(|index| is_cover(*index));
+        for (index, needed) in needed.iter_mut().enumerate().skip(first) {
+            *needed |= is_cover(index) && (is_covering || Some(index) == newest);
+            // Its records are not all known, or only under the locks of the versions could they be noted in the newest one.
+            let is_later = newest.is_some_and(|newest| index > newest);
+            *needed |= all.get(index).is_some_and(|generation| generation.must_stay(is_later));
+        }
+    }
+
+    /// Removes the generations that are not needed, and returns them. The changes that were noted in one are then noted in
+    /// the cover before it.
+    pub(super) fn remove(
+        &self,
+        all: &mut SmallVec<[Arc<Generation>; 2]>,
+        needed: &[bool],
+    ) -> Vec<Arc<Generation>> {
+        let (mut former, mut gone) = (None::<Arc<Generation>>, Vec::new());
+        let mut needed = needed.iter();
+        all.retain(|generation| {
+            let is_needed = needed.next() == Some(&true) && !planted(Bug::SpilledDroppedEarly);
+            if is_needed {
+                if generation.cover.is_some() {
+                    former = Some(generation.clone());
+                }
+                return true;
+            }
+            // Nobody else notes anything there any more, as it is not the newest cover.
+            if let Some(all) = former.as_ref().and_then(|former| former.changed()) {
+                generation.changed().into_iter().for_each(|noted| all.note_all(noted));
+                generation.contents.lock().committed_since().for_each(|hash| all.note(hash));
+            }
+            gone.push(generation.clone());
+            false
+        });
+        gone
     }
 
     /// How many leaves are kept.
@@ -249,18 +310,23 @@ impl Generations {
 
 impl PageKeeper for Generations {
     fn keep(&self, tree: PageId, page: &[u8]) {
-        let all = self.all();
-        // One that is not armed yet will show the page as it is then. Earlier covers need it as it is now.
-        let newest = all.iter().rev().find_map(|generation| {
-            let cover = generation.cover.as_ref().filter(|cover| cover.is_armed())?;
-            Some((generation, &cover.images))
+        let (all, lsn) = (self.all(), PageHeader::read(page).lsn);
+        // One that is not armed yet will show the page as it is then.
+        let armed = all.iter().rev().filter_map(|generation| {
+            Some((generation, generation.cover.as_ref().filter(|cover| cover.is_armed())?))
         });
-        let Some((generation, images)) = newest else { return };
-        if images.keep(tree, page, &generation.tree).is_err() {
-            // This change can no longer be refused, and its transaction has no part in the old snapshots: they end.
-            let mut contents = generation.contents.lock();
-            contents.has_failed = true;
-            self.lost.fetch_max(self.covered.load(Ordering::SeqCst), Ordering::AcqRel);
+        for (index, (generation, cover)) in armed.enumerate() {
+            // The place of the newest one may not be known yet. The others have kept pages that have changed since theirs.
+            let is_kept = index > 0 && lsn >= generation.place();
+            if is_kept || cover.is_retired.load(Ordering::Acquire) {
+                continue;
+            }
+            if cover.images.keep(tree, page, &generation.tree).is_err() {
+                // This change can no longer be refused, and its transaction has no part in the old snapshots: they end.
+                let mut contents = generation.contents.lock();
+                contents.has_failed = true;
+                self.lost.fetch_max(self.covered.load(Ordering::SeqCst), Ordering::AcqRel);
+            }
         }
     }
 }
@@ -271,12 +337,30 @@ impl Generation {
         self.cover.as_ref().is_some_and(|cover| transaction <= cover.covered.load(Ordering::Acquire))
     }
 
+    /// The snapshots of transactions up to this one are covered by this generation, or by earlier ones.
+    pub(super) fn covered(&self) -> u64 {
+        self.cover.as_ref().map_or(0, |cover| cover.covered.load(Ordering::Acquire))
+    }
+
+    /// No snapshot is open any more that this generation covers: no more pages are kept for it.
+    pub(super) fn retire(&self) {
+        if let Some(cover) = self.cover.as_ref().filter(|_| !self.is_begun_cover()) {
+            // Release: pairs with `keep`, which may keep a page in vain.
+            cover.is_retired.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it covers snapshots that are open.
+    pub(super) fn is_live(&self) -> bool {
+        self.covers(1) && self.cover.as_ref().is_some_and(|cover| !cover.is_retired.load(Ordering::Acquire))
+    }
+
     /// Whether it is to cover snapshots, and does not yet.
     pub(super) fn is_begun_cover(&self) -> bool {
         self.cover.is_some() && self.contents.lock().is_taking
     }
 
-    fn place(&self) -> Lsn {
+    pub(super) fn place(&self) -> Lsn {
         Lsn(self.cover.as_ref().map_or(0, |cover| cover.place.load(Ordering::Acquire)))
     }
 
@@ -302,6 +386,13 @@ impl Generation {
         self.cover.as_ref().map(|cover| &cover.changed)
     }
 
+    /// Whether it stays as long as an earlier generation covers snapshots. `is_later` says whether it came after the newest
+    /// cover.
+    fn must_stay(&self, is_later: bool) -> bool {
+        let contents = self.contents.lock();
+        contents.open.is_none() || is_later && contents.committed_since().next().is_some()
+    }
+
     /// Whether it may have versions of a transaction that was open when they came here. Those that are just coming are
     /// not counted yet.
     fn may_have_writer(&self, transaction: u64) -> bool {
@@ -313,9 +404,14 @@ impl Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generations::Oldest;
+    use crate::generations::{Oldest, OpenSnapshots};
     use vellum_base::primitive::thread;
     use vellum_vm::SimulatedDisk;
+
+    fn open(snapshots: &[(u64, u64)]) -> Oldest {
+        let open = OpenSnapshots { all: snapshots.iter().copied().collect(), next: (4, 2) };
+        Oldest { of_all: 2, of_others: 2, open: Some(open) }
+    }
 
     /// A thread completes a cover while another one drops what no snapshot needs.
     fn complete_beside_another(file: &SpillFile) {
@@ -327,10 +423,10 @@ mod tests {
             generation.rest();
         });
         // Of the snapshots that it covers, the last one is open.
-        generations.prune(&Oldest { of_all: 2, of_others: 2, transaction: 3 });
+        generations.prune(&open(&[(3, 2)]));
         complete.join().unwrap();
         assert_eq!(generations.all().len(), 1, "what covers an open snapshot has been dropped");
-        generations.prune(&Oldest { of_all: 2, of_others: 2, transaction: 4 });
+        generations.prune(&open(&[]));
         assert!(generations.is_empty());
     }
 

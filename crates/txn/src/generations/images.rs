@@ -51,6 +51,8 @@ impl Images {
         let Some(images) = images else { return Ok(()) };
         let is_new = match LeafImage::lower_fence(page) {
             None => images.first.set(image.into()).is_ok(),
+            // A leaf that has changed may be a part of what one image has.
+            Some(fence) if images.have_beyond(&fence)? => false,
             Some(fence) => images.others.insert(&fence, &image)?,
         };
         // Relaxed: the count is only shown, and decides nothing.
@@ -148,6 +150,16 @@ impl Images {
 }
 
 impl TreeImages {
+    /// Whether an image has the keys just above a fence.
+    fn have_beyond(&self, fence: &[u8]) -> Result<bool, PoolError> {
+        let first = self.first.get().map(|stored| read(stored)).transpose()?;
+        if first.is_some_and(|first| first.reaches_beyond(fence)) {
+            return Ok(true);
+        }
+        let last = self.others.last_within(Bound::Included(fence))?;
+        last.map_or(Ok(false), |(_, stored)| Ok(read(&stored)?.reaches_beyond(fence)))
+    }
+
     fn find(&self, key: &[u8]) -> Result<Option<LeafImage>, PoolError> {
         if let Some((_, stored)) = self.others.last_before(key)? {
             let image = read(&stored)?;
@@ -172,4 +184,47 @@ fn add_keys(stored: &[u8], range: &mut RemovedRange<'_>) -> Result<(), PoolError
 /// What the image of a leaf shows of a record.
 pub(super) fn seen_in(image: &LeafImage, key: &[u8]) -> Result<Seen, PoolError> {
     image.seen(key).ok_or_else(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spill::SpillFile;
+    use vellum_access::node::{NODE_BYTES, NodeMut, ValueKind};
+    use vellum_vm::SimulatedDisk;
+
+    const TREE: PageId = PageId(9);
+
+    /// What a leaf with these fences shows of "key", after it was kept.
+    fn keep(images: &Images, beside: &SpillTree, fences: [Option<&[u8]>; 2], value: &[u8]) -> Seen {
+        let mut page = [0; NODE_BYTES];
+        let mut leaf = NodeMut::init(&mut page, 0, fences[0], fences[1], PageId(0)).unwrap();
+        leaf.insert(b"key", value, ValueKind::Inline).unwrap();
+        images.keep(TREE, &page, beside).unwrap();
+        seen_in(&images.find(TREE, b"key").unwrap().unwrap(), b"key").unwrap()
+    }
+
+    /// Otherwise a snapshot would be shown what a leaf held after it had been changed and split.
+    #[test]
+    fn a_part_of_a_leaf_that_has_an_image_is_not_kept() {
+        let file = SpillFile::new(Some(Arc::new(SimulatedDisk::new(1))), 1 << 20);
+        let beside = SpillTree::create(&file).unwrap();
+        for upper in [None, Some(&b"z"[..])] {
+            for lower in [None, Some(&b"a"[..])] {
+                let images = Images::default();
+                let first = keep(&images, &beside, [lower, upper], b"first");
+                for part in [&b"b"[..], b"ke"] {
+                    assert_eq!(keep(&images, &beside, [Some(part), upper], b"later"), first);
+                }
+                assert_eq!(images.count(), 1);
+            }
+        }
+        // A leaf that begins where another one ends has its own.
+        let images = Images::default();
+        let mut page = [0; NODE_BYTES];
+        NodeMut::init(&mut page, 0, Some(b"a"), Some(b"b"), PageId(0)).unwrap();
+        images.keep(TREE, &page, &beside).unwrap();
+        keep(&images, &beside, [Some(b"b"), None], b"value");
+        assert_eq!(images.count(), 2);
+    }
 }

@@ -52,6 +52,15 @@ impl Changed {
         }
     }
 
+    /// Notes all that was noted in another filter of the same size. Nobody notes anything in either, or asks.
+    pub fn note_all(&self, other: &Self) {
+        let (words, others) =
+            [self, other].map(|filter| filter.0.iter().flat_map(|Line(words)| words)).into();
+        for (word, more) in words.zip(others) {
+            word.store(word.load(Ordering::Relaxed) | more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Whether this hash was noted, or others with the same bits.
     #[inline]
     pub fn has(&self, hash: u64) -> bool {

@@ -306,15 +306,24 @@ fn a_commit_that_is_about_to_be_forgotten_is_not_entered_after_later_ones() {
 
 /// A leaf that holds a value under one key is about to be changed.
 fn keep(transactions: &Transactions, value: &[u8]) {
+    keep_in(transactions, TREE, value);
+}
+
+/// A leaf of this tree is about to be changed.
+fn keep_in(transactions: &Transactions, tree: PageId, value: &[u8]) {
     let mut page = [0; NODE_BYTES];
     let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
     leaf.insert(b"key", value, ValueKind::Inline).unwrap();
-    transactions.versions.generations().keep(TREE, &page);
+    transactions.versions.generations().keep(tree, &page);
 }
 
 /// What a covered snapshot sees under the key.
 fn seen_by_covered(transactions: &Transactions, sight: Sight) -> Seen {
-    let record = (TREE, &b"key"[..], hash_of(TREE, b"key"));
+    seen_in(transactions, TREE, sight)
+}
+
+fn seen_in(transactions: &Transactions, tree: PageId, sight: Sight) -> Seen {
+    let record = (tree, &b"key"[..], hash_of(tree, b"key"));
     transactions.versions.generations().seen_by_covered(record, sight).unwrap()
 }
 
@@ -370,6 +379,103 @@ fn a_thread_that_is_late_does_not_drop_what_covers_a_later_snapshot() {
     let ended = transactions.end(&covered);
     transactions.versions.prune_spilled(&ended.oldest);
     assert_eq!(transactions.history(Lsn(0)).kept_leaves, 0);
+}
+
+/// Each takes memory for a filter, room in the file for versions and leaves, and time to look into.
+#[test]
+fn covers_of_snapshots_that_have_ended_do_not_pile_up_beside_an_older_one() {
+    let transactions = transactions();
+    let generations = transactions.versions.generations();
+    let end = |snapshot: &Snapshot| {
+        let ended = transactions.end(snapshot);
+        transactions.prune(&ended);
+        transactions.versions.prune_spilled(&ended.oldest);
+    };
+    let old = begin(&transactions, true);
+    cover(&transactions);
+    keep(&transactions, b"old");
+    let other = PageId(11);
+    let (mut young, mut first) = (Vec::<(Snapshot, u8)>::new(), begin(&transactions, false));
+    for round in 0..40 {
+        // The snapshots overlap. The first one needs what changes now, so that it goes to the file.
+        transactions
+            .prune(&commit(&transactions, &begin(&transactions, false), None, [100 + round]).unwrap());
+        let second = begin(&transactions, false);
+        cover(&transactions);
+        assert!(generations.covers(second.id));
+        keep(&transactions, &[round as u8; 3]);
+        if round >= 10 {
+            keep_in(&transactions, other, &[round as u8; 3]);
+        }
+        transactions.prune(&commit(&transactions, &begin(&transactions, false), None, [round]).unwrap());
+        if round == 20 {
+            young.push((second, round as u8));
+        } else {
+            end(&second);
+        }
+        end(&std::mem::replace(&mut first, begin(&transactions, false)));
+        let (covers, leaves) = (generations.covers_count(), transactions.history(Lsn(0)).kept_leaves);
+        assert!(covers <= 4 && leaves <= 8, "{covers} covers of {leaves} leaves after round {round}");
+    }
+    // Each sees the leaf as it was, and what has changed since is known.
+    assert_eq!(seen_by_covered(&transactions, old.sight()), shown(b"old"));
+    assert_eq!(seen_in(&transactions, other, old.sight()), shown(&[10; 3]));
+    for (snapshot, number) in &young {
+        assert_eq!(seen_by_covered(&transactions, snapshot.sight()), shown(&[*number; 3]));
+        end(snapshot);
+    }
+    let writes = begin_writing(&transactions, &old);
+    for record in (0..40).chain(100..140) {
+        assert_eq!(change(&transactions, (&writes, &old), record), Err(Refusal::Later), "{record}");
+    }
+    change(&transactions, (&writes, &old), 50).unwrap();
+    transactions.roll_back(&writes);
+    transactions.end_writing(old.id);
+    end(&first);
+    end(&old);
+    assert_eq!((generations.covers_count(), transactions.history(Lsn(0)).kept_leaves), (0, 0));
+}
+
+/// A generation takes the version of a writer that is still open, and goes before an older snapshot does.
+#[test]
+fn what_is_committed_after_a_generation_took_it_is_known_when_that_has_gone() {
+    for is_committed in [true, false] {
+        let transactions = transactions();
+        let generations = transactions.versions.generations();
+        let end = |ended: Ended| {
+            transactions.prune(&ended);
+            transactions.versions.prune_spilled(&ended.oldest);
+        };
+        let old = begin(&transactions, false);
+        cover(&transactions);
+        let open = begin(&transactions, false);
+        let writes = begin_writing(&transactions, &open);
+        change(&transactions, (&writes, &open), 7).unwrap();
+        cover(&transactions);
+        if is_committed {
+            let mut state = writes.lock();
+            let left = state.leave();
+            let by = (&**writes.writer(), &open);
+            let committed = transactions.commit(by, (Lsn(100), left), None, |_| Lsn(300));
+            *state = State::default();
+            drop(state);
+            end(committed.unwrap_or_else(|refused| panic!("{:?}", refused.0)).1);
+        } else {
+            writes.lock().note_undone();
+            transactions.roll_back(&writes);
+            transactions.end_writing(open.id);
+            end(transactions.end(&open));
+        }
+        let young = begin(&transactions, false);
+        cover(&transactions);
+        end(transactions.end(&begin(&transactions, false)));
+        // Leaves that are kept may contain what was rolled back.
+        assert_eq!(generations.covers_count(), if is_committed { 2 } else { 3 }, "the one in between");
+        let writes = begin_writing(&transactions, &old);
+        let changed = change(&transactions, (&writes, &old), 7);
+        assert_eq!(changed, if is_committed { Err(Refusal::Later) } else { Ok(()) });
+        end(transactions.end(&young));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Shard, Version, Versions};
 use crate::generations::{self, Frozen, Generation, Moving};
 use crate::lock_order::OrderedGuard;
+use crate::writer::State;
 use std::sync::Arc;
 use vellum_base::primitive::Ordering;
 use vellum_pool::PoolError;
@@ -144,8 +145,8 @@ impl Turn<'_> {
                 };
                 let stays = now.versions.iter().position(|version| !is_moved(version));
                 now.versions.drain(..stays.unwrap_or(now.versions.len()));
-                // The generation has them as long as there is a covered snapshot.
-                false
+                // The generation may go before the covered snapshots do. It notes by itself what is committed later.
+                chain.versions.iter().any(|(_, state, _)| matches!(state, State::Committed(_)))
             });
         }
         Ok(())
