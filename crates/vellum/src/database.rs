@@ -254,6 +254,7 @@ impl Database {
                 writers: Arc::default(),
                 not_undone: Mutex::default(),
                 has_not_undone: AtomicBool::new(false),
+                undo_again: Mutex::default(),
                 #[cfg(test)]
                 planted: Mutex::default(),
             }),

@@ -53,8 +53,7 @@ impl OpenTransaction {
     #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Self {
         let place = Location::caller();
-        // If this fails, an operation that meets a remaining change gets the error.
-        let _ = inner.undo_rest();
+        inner.undo_rest_if_due();
         let transaction = inner.durable.begin(is_serializable, place);
         let transaction = Arc::new(Begun { transaction, changed: Mutex::default() });
         Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }

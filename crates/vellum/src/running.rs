@@ -174,9 +174,12 @@ pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'sta
     })
 }
 
-/// Begins to wait for the open transaction that a conflict was with, if that is known and it is still open.
+/// Begins to wait for the open transaction that a conflict was with, if that is known and it is still open. Before that
+/// those are rolled back that could not be before, in case the conflict was with one of them.
 pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
     let Error::Conflict { table, key, committed: false } = conflict else { return None };
+    // If it fails, the last attempt of the caller meets the conflict again.
+    let _ = inner.undo_rest();
     inner.durable.wait_for_keeper(tree_of(inner, table)?, key)
 }
 

@@ -76,6 +76,9 @@ pub(crate) struct Inner {
     /// Ended transactions that are still to be rolled back, and whether there are any.
     pub(crate) not_undone: Mutex<Vec<Box<dyn NotUndone>>>,
     pub(crate) has_not_undone: AtomicBool,
+    /// When transactions that begin try again to roll them back, and how long they have waited for that; none before the
+    /// first failure.
+    pub(crate) undo_again: Mutex<Option<(Instant, Duration)>>,
     /// A bug that a test has planted.
     #[cfg(test)]
     pub(crate) planted: Mutex<Option<Plant>>,
@@ -280,8 +283,22 @@ impl Inner {
         if self.has_not_undone.load(Ordering::Relaxed) { self.try_to_undo_rest() } else { Ok(()) }
     }
 
+    /// [`undo_rest`](Self::undo_rest) for a transaction that begins, which does not need it. Not at once after a failure:
+    /// on a device that fails, each attempt may take seconds.
+    #[inline]
+    pub(crate) fn undo_rest_if_due(&self) {
+        if self.has_not_undone.load(Ordering::Relaxed)
+            && lock(&self.undo_again).is_none_or(|(again, _)| again <= Instant::now())
+        {
+            // An operation that meets a remaining change gets the error.
+            let _ = self.try_to_undo_rest();
+        }
+    }
+
     #[cold]
     fn try_to_undo_rest(&self) -> Result<()> {
+        /// How long a transaction that begins does not try again, at first and at most.
+        const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
         let mut rest = lock(&self.not_undone);
         self.has_not_undone.store(false, Ordering::Relaxed);
         let mut undone = Ok(());
@@ -293,6 +310,11 @@ impl Inner {
             lock(&self.not_undone).append(&mut taken);
             self.has_not_undone.store(true, Ordering::Relaxed);
         }
+        let [first, most] = PAUSES;
+        let mut again = lock(&self.undo_again);
+        let pause = again.map_or(first, |(_, pause)| (pause * 2).min(most));
+        *again = undone.is_err().then(|| (Instant::now() + pause, pause));
+        drop(again);
         undone
     }
 

@@ -1,7 +1,7 @@
 //! A transaction that has ended and could not be rolled back: verification, and what others may do meanwhile.
 
 use crate::support::options;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 use vellum::{Database, Durability, ErrorKind, Options, Table};
 use vellum_vm::{FileOperation, SimulatedDisk};
 
@@ -70,6 +70,25 @@ fn verifying_rolls_back_first_what_could_not_be_rolled_back() {
     database.close().unwrap();
     let database = Database::open_in(disk, "data", &small_pool()).unwrap();
     assert!(database.recovery().is_none() && database.verify(|_| {}).is_clean());
+}
+
+/// On a device that fails, each attempt may take seconds.
+#[test]
+fn not_every_transaction_that_begins_tries_again() {
+    let disk = Arc::new(SimulatedDisk::new(4));
+    let (database, table) = with_a_failed_rollback(&disk);
+    disk.fail_from_of(FileOperation::Read, 1);
+    let before = disk.counts().of(FileOperation::Read);
+    let began = Instant::now();
+    (0..1000).for_each(|_| drop(database.begin().unwrap()));
+    let (reads, elapsed) = (disk.counts().of(FileOperation::Read) - before, began.elapsed());
+    // At first every tenth of a second, and then less often.
+    assert!(reads > 0 && u128::from(reads) <= 20 * (1 + elapsed.as_millis() / 100), "{reads} in {elapsed:?}");
+    // One that meets a change of it does.
+    disk.heal();
+    table.put("replaced", "other").unwrap();
+    drop(table);
+    assert!(database.verify(|_| {}).is_clean());
 }
 
 #[test]
