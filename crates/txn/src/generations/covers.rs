@@ -260,9 +260,10 @@ impl Generations {
         let newest = (0..all.len()).rev().find(|index| is_cover(*index));
         for (index, needed) in needed.iter_mut().enumerate().skip(first) {
             *needed |= is_cover(index) && (is_covering || Some(index) == newest);
-            // Its records are not all known, or only under the locks of the versions could they be noted in the newest one.
-            let is_later = newest.is_some_and(|newest| index > newest);
-            *needed |= all.get(index).is_some_and(|generation| generation.must_stay(is_later));
+            // Its records are not all known; or they would be noted in the cover in which others note changes, which may be any
+            // while snapshots are being covered: that takes the locks of the versions.
+            let is_last = is_covering || newest.is_some_and(|newest| index > newest);
+            *needed |= all.get(index).is_some_and(|generation| generation.must_stay(is_last));
         }
     }
 
@@ -386,11 +387,11 @@ impl Generation {
         self.cover.as_ref().map(|cover| &cover.changed)
     }
 
-    /// Whether it stays as long as an earlier generation covers snapshots. `is_later` says whether it came after the newest
-    /// cover.
-    fn must_stay(&self, is_later: bool) -> bool {
+    /// Whether it stays as long as an earlier generation covers snapshots. `is_last` says whether others may note changes in
+    /// the cover before it.
+    fn must_stay(&self, is_last: bool) -> bool {
         let contents = self.contents.lock();
-        contents.open.is_none() || is_later && contents.committed_since().next().is_some()
+        contents.open.is_none() || is_last && contents.committed_since().next().is_some()
     }
 
     /// Whether it may have versions of a transaction that was open when they came here. Those that are just coming are
