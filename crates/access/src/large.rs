@@ -2,7 +2,7 @@
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
-use crate::gateway::{Undivided, abandon, persist};
+use crate::gateway::{PinnedContents, abandon, persist};
 use crate::tree::write_blob;
 use vellum_base::HEADER_BYTES;
 use vellum_pool::{Interrupt, Pager, PoolError, SharedPage};
@@ -67,7 +67,7 @@ impl<'p, P: Pager> NewLarge<'p, P> {
         &mut self,
         change: impl FnOnce(&[BlobReference]) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let _undivided = (!self.values.is_empty()).then(|| Undivided::begin(self.pager));
+        let _pinned = (!self.values.is_empty()).then(|| PinnedContents::begin(self.pager));
         for reference in &self.values {
             persist(self.pager, *reference).map_err(AccessError::from)?;
         }

@@ -67,8 +67,19 @@ pub trait ChangeLog: Send + Sync {
         false
     }
 
+    /// Begins to append contents, and a record that refers to them. Until [`unpin_contents`](Self::unpin_contents) is called
+    /// with the returned place, everything from there on is kept, and a copy of the database that is begun meanwhile has
+    /// it. Nothing waits for that end.
+    fn pin_contents(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    /// The record is in the log, or will never be: see [`pin_contents`](Self::pin_contents).
+    fn unpin_contents(&self, _from: Lsn) {}
+
     /// Appends the contents of consecutive pages that were written past the log. The record that says that they are
-    /// allocated comes later.
+    /// allocated comes later. Both come between [`pin_contents`](Self::pin_contents) and
+    /// [`unpin_contents`](Self::unpin_contents).
     ///
     /// # Errors
     /// If the log has no room, or has failed.

@@ -70,11 +70,19 @@ pub trait ChangeRecords {
     fn fill_record(&self, _at: Lsn, _record: &[u8]) {}
 
     /// Whether [`persist`](crate::Allocation::persist) and [`settle`](crate::PageWriter::settle) record the contents that they make
-    /// durable. Then no redo point may lie between these contents and the record that refers to them: all of it happens
-    /// between [`begin_group`](Self::begin_group) and [`end_group`](Self::end_group).
+    /// durable. Then the log must keep these contents at least until the record that refers to them: all of it happens
+    /// between [`pin_contents`](Self::pin_contents) and [`unpin_contents`](Self::unpin_contents).
     fn records_contents(&self) -> bool {
         false
     }
+
+    /// See [`ChangeLog::pin_contents`](crate::ChangeLog::pin_contents).
+    fn pin_contents(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    /// See [`ChangeLog::unpin_contents`](crate::ChangeLog::unpin_contents).
+    fn unpin_contents(&self, _from: Lsn) {}
 
     /// Whether the record of a value that is changed in place has the whole value, and not only the bytes that differ.
     fn records_values(&self) -> bool {

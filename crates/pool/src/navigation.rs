@@ -325,6 +325,14 @@ impl ChangeRecords for Pool {
         self.allocator().evictor().log().is_some_and(ChangeLog::wants_contents)
     }
 
+    fn pin_contents(&self) -> Lsn {
+        self.allocator().evictor().log().map_or(Lsn(0), ChangeLog::pin_contents)
+    }
+
+    fn unpin_contents(&self, from: Lsn) {
+        self.allocator().evictor().log().inspect(|log| log.unpin_contents(from));
+    }
+
     #[inline]
     fn records_values(&self) -> bool {
         self.allocator().evictor().log().is_some_and(ChangeLog::wants_values)

@@ -8,12 +8,18 @@
 //!
 //! # Groups
 //! A redo point never divides a group of records, so recovery always sees all of the group.
+//!
+//! # Contents
+//! What is written past the log is logged as contents if the log is archived, before the record that refers to it. A
+//! redo point may come between them. The contents are pinned until the record is there, so that the undo point of that
+//! checkpoint lies before them: a backup that begins there has the log from its undo point on.
 
 use crate::{
     LogSettings,
     bell::Bell,
     plant::{Bug, planted},
     records::{TIME_BYTES, contents_record, now, time_record},
+    transactions::Transactions,
 };
 use std::{
     cell::Cell,
@@ -57,6 +63,8 @@ pub(crate) struct Changes {
     is_archived: bool,
     /// Whether the log gets whole values, and what is written past it, for feeds of changes.
     has_values: bool,
+    /// From where on the log has contents written past it to which no record refers yet.
+    pinned_contents: Mutex<Vec<Lsn>>,
     /// The last time that was logged, in nanoseconds since 1970.
     last_time: AtomicU64,
     /// Makes room in the log: see [`make_room_by`](Changes::make_room_by).
@@ -96,6 +104,7 @@ impl Changes {
             bell: Bell::default(),
             is_archived,
             has_values: settings.whole_values,
+            pinned_contents: Mutex::default(),
             last_time: AtomicU64::new(0),
             room_maker: OnceLock::new(),
             log,
@@ -125,6 +134,25 @@ impl Changes {
         let redo = choose(&|| self.log.end());
         self.images_from.store(redo.0, Ordering::SeqCst);
         redo
+    }
+
+    /// Returns the end of the log and the place from which the log is needed, both as of one moment: see
+    /// [`Transactions::needed_at`]. Contents that a later record refers to are needed, too.
+    pub fn needed_at(&self, transactions: &Transactions, end: impl FnOnce() -> Lsn) -> (Lsn, Lsn) {
+        // Held until the end is known: what is pinned later comes after it, and what was unpinned earlier has its record
+        // before it.
+        let pinned = self.lock_pinned();
+        let (end, needed) = transactions.needed_at(end);
+        (end, pinned.iter().copied().min().map_or(needed, |first| first.min(needed)))
+    }
+
+    /// Whether contents are being logged to which no record refers yet.
+    pub fn has_pinned_contents(&self) -> bool {
+        !self.lock_pinned().is_empty()
+    }
+
+    fn lock_pinned(&self) -> MutexGuard<'_, Vec<Lsn>> {
+        self.pinned_contents.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits until no group is being written. None begins before the returned value is dropped.
@@ -313,6 +341,20 @@ impl ChangeLog for Changes {
 
     fn wants_values(&self) -> bool {
         self.has_values
+    }
+
+    fn pin_contents(&self) -> Lsn {
+        let mut pinned = self.lock_pinned();
+        let from = self.log.end();
+        pinned.push(from);
+        from
+    }
+
+    fn unpin_contents(&self, from: Lsn) {
+        let mut pinned = self.lock_pinned();
+        if let Some(index) = pinned.iter().position(|pinned| *pinned == from) {
+            pinned.swap_remove(index);
+        }
     }
 
     fn append_contents(&self, first: PageId, pages: &[u8]) -> io::Result<()> {

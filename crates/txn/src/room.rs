@@ -28,7 +28,7 @@ pub(crate) fn make_room(
             Err(LogError::NoRoom { source, .. }) => source,
             admitted => return admitted,
         };
-        let (end, needed) = transactions.needed_at(|| log.end());
+        let (end, needed) = changes.needed_at(transactions, || log.end());
         let keeper = if log.gives_up(needed) {
             match take_checkpoint(changes, checkpoints, begun) {
                 Ok(()) if begun.elapsed() < LONGEST => continue,
@@ -41,7 +41,10 @@ pub(crate) fn make_room(
             log.write_filled()?;
             continue;
         } else if log.gives_up(end) {
-            Some(LogKeeper::Transaction { begun_at: transactions.keeps_log() })
+            Some(match transactions.keeps_log() {
+                None if changes.has_pinned_contents() => LogKeeper::Contents,
+                begun_at => LogKeeper::Transaction { begun_at },
+            })
         } else {
             match (log.keeper_before(end), archiver) {
                 (Some(LogKeeper::Archive), Some(archiver)) if !is_archived => {

@@ -26,6 +26,8 @@ pub enum LogKeeper {
         /// Where the program began the transaction, if it is still open.
         begun_at: Option<&'static Location<'static>>,
     },
+    /// Contents of a bulk load, or of a large value, that are being logged.
+    Contents,
     /// A crash would make the next opening read it, because no checkpoint could be taken.
     Checkpoint {
         /// Why.
@@ -46,6 +48,9 @@ impl fmt::Display for HeldLog {
             }
             Some(LogKeeper::Transaction { begun_at: Some(place) }) => {
                 write!(f, ", by which the transaction that was begun at {place} would be undone: end that")
+            }
+            Some(LogKeeper::Contents) => {
+                f.write_str(", of which a bulk load or a large value takes a part that is being written")
             }
             Some(LogKeeper::Checkpoint { error }) => {
                 write!(f, ", because no checkpoint could be taken: {error}")

@@ -60,22 +60,21 @@ pub(crate) fn persist<P: Pager>(pager: &P, reference: BlobReference) -> Result<(
     pager.persist(&[reference.extent()])
 }
 
-/// While one exists, no redo point comes between what [`persist`] and [`NodeStream::settle`] have recorded of contents
-/// and the record that refers to them.
-pub(crate) struct Undivided<'p, P: Pager>(Option<&'p P>);
+/// While one exists, the log keeps what [`persist`] and [`NodeStream::settle`] have recorded of contents, until it has the
+/// record that refers to them.
+pub(crate) struct PinnedContents<'p, P: Pager>(Option<(&'p P, Lsn)>);
 
-impl<'p, P: Pager> Undivided<'p, P> {
-    /// Begins. The caller holds no latch.
+impl<'p, P: Pager> PinnedContents<'p, P> {
+    /// Begins, before the contents are recorded.
     pub fn begin(pager: &'p P) -> Self {
         let recording = (pager.records() && pager.records_contents()).then_some(pager);
-        recording.map(P::begin_group);
-        Self(recording)
+        Self(recording.map(|pager| (pager, pager.pin_contents())))
     }
 }
 
-impl<P: Pager> Drop for Undivided<'_, P> {
+impl<P: Pager> Drop for PinnedContents<'_, P> {
     fn drop(&mut self) {
-        self.0.inspect(|pager| pager.end_group());
+        self.0.inspect(|(pager, from)| pager.unpin_contents(*from));
     }
 }
 
@@ -157,10 +156,14 @@ impl<'p, P: Pager> NodeStream<'p, P> {
     }
 
     /// Waits until all nodes can be read, and, if changes are recorded, until they and the large values are durable.
-    /// Returns what is to be recorded of them.
+    /// Returns what is to be recorded of them, as a group that has begun in the log.
     pub fn settle(&mut self) -> Result<RecordGroup<'p, P>, PoolError> {
         self.pages.settle()?;
         let mut group = RecordGroup::begin(self.pager);
+        if self.pager.records() {
+            // Even if it is a single record: a backup waits in the end until no load finishes.
+            group.enter_log();
+        }
         for (page, count) in self.runs.drain(..) {
             group.push(self.tree, page, &PageChange::Nodes { count })?;
         }

@@ -71,6 +71,11 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         self.number();
     }
 
+    /// Begins the group in the log. From now on no redo point divides what is done before it ends.
+    pub(super) fn enter_log(&mut self) {
+        self.number();
+    }
+
     fn number(&mut self) -> u64 {
         *self.number.get_or_insert_with(|| self.pager.begin_group())
     }

@@ -54,7 +54,7 @@ pub use change_record::{ChangeRecord, PageRedo, RedoBytes, SpaceEvent, UndoChang
 pub use encoding::{RecordFault, RecordKind};
 pub use extents::free_large;
 pub(crate) use extents::{
-    Append, NodeStream, Undivided, abandon, moved_blob, new_blob, not_a_node, persist, stream_blob,
+    Append, NodeStream, PinnedContents, abandon, moved_blob, new_blob, not_a_node, persist, stream_blob,
 };
 pub use group::RecordGroup;
 pub use objects::LatchedObjects;

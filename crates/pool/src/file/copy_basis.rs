@@ -97,6 +97,11 @@ impl CopyBasis {
         Some(extent) != self.superblock.space_map && self.space.is_extent(extent)
     }
 
+    /// Whether a page belonged to no extent.
+    pub fn is_free(&self, page: PageId) -> bool {
+        page.0 >= self.superblock.end || self.space.is_free(page)
+    }
+
     /// The basis as whole pages: a superblock, and the image of the map.
     pub fn encode(&self) -> AlignedBuffer {
         let image = SpaceMap::image_bytes(self.superblock.end);

@@ -209,6 +209,8 @@ pub(super) fn replay(
         time = later;
         if record.lsn >= redo {
             outside.add(&record, &told, backup.end())?;
+        } else if let LogRecord::Contents(first, pages) = told {
+            outside.add_early(first, pages, backup)?;
         }
         rebuilt.push(record.lsn, record.payload)?;
         Ok(true)
@@ -246,6 +248,20 @@ impl Outside<'_> {
             LogRecord::Change | LogRecord::Unknown => self.check(record, complete),
             _ => Ok(()),
         }
+    }
+
+    /// Takes contents that the log has before the redo point. A record after that point may refer to them, unless their
+    /// pages belonged to something at that point: the backup has that.
+    fn add_early(&mut self, first: PageId, pages: &[u8], backup: &BackupFile) -> Result<(), TxnError> {
+        let mut rest = first.0..first.0 + (pages.len() / PAGE_SIZE) as u64;
+        while let Some(head) = rest.find(|page| backup.basis().is_free(PageId(*page))) {
+            let is_taken = |page: &u64| !backup.basis().is_free(PageId(*page));
+            let end = rest.clone().find(is_taken).unwrap_or(rest.end);
+            let within = |page: u64| (page - first.0) as usize * PAGE_SIZE;
+            self.write(PageId(head), pages.get(within(head)..within(end)).unwrap_or_default())?;
+            rest.start = end;
+        }
+        Ok(())
     }
 
     fn check(&mut self, record: &Record<'_>, complete: Lsn) -> Result<(), TxnError> {

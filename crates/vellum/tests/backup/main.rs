@@ -6,6 +6,7 @@ mod full;
 mod hooked;
 mod increments;
 mod load;
+mod logged_loads;
 mod refused;
 mod unfinished;
 

@@ -10,7 +10,7 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
-    AtomicChange, Latched, NodeImage, NodeStream, PageChange, RecordGroup, Undivided, not_a_node,
+    AtomicChange, Latched, NodeImage, NodeStream, PageChange, PinnedContents, RecordGroup, not_a_node,
 };
 use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
 use crate::tree::change::blob::write_blob;
@@ -157,7 +157,7 @@ impl<P: Pager> BulkLoad<'_, P> {
             return begin().map(|_| 0);
         }
         let top = self.complete()?;
-        let _undivided = Undivided::begin(self.tree.pager);
+        let _pinned = PinnedContents::begin(self.tree.pager);
         let mut group = self.pages.settle().map_err(AccessError::from)?;
         transaction.into_iter().for_each(|number| group.of_transaction(number));
         let Self { tree, pages, count, .. } = self;

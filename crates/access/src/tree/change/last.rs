@@ -2,7 +2,7 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
-    AtomicChange, Latched, PageChange, RecordGroup, Undivided, ValueImage, abandon, persist,
+    AtomicChange, Latched, PageChange, PinnedContents, RecordGroup, ValueImage, abandon, persist,
 };
 use crate::isolation::{Unshared, View, Writer};
 use crate::node::{NodeError, ValueKind};
@@ -31,7 +31,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let reference = write_blob(self.pager, value.len() as u64, &mut &*value)?;
         let bytes = &reference.encode();
-        let _undivided = Undivided::begin(self.pager);
+        let _pinned = PinnedContents::begin(self.pager);
         let persisted = persist(self.pager, reference).map_err(AccessError::from);
         let image = ValueImage { kind: ValueKind::Blob, bytes };
         let placed = persisted.and_then(|()| self.place_last(group, key, image));

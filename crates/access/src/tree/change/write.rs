@@ -2,7 +2,9 @@
 
 use crate::blob::{BlobReference, MAX_VALUE_BYTES};
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, Undivided, ValueImage, abandon, persist};
+use crate::gateway::{
+    AtomicChange, Latched, PageChange, PageSet, PinnedContents, ValueImage, abandon, persist,
+};
 use crate::isolation::{Claim, Intent};
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::change::{blob::write_blob, expected::Expected};
@@ -251,7 +253,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         reference: BlobReference,
         mode: Mode,
     ) -> Result<Written, AccessError> {
-        let _undivided = Undivided::begin(self.pager);
+        let _pinned = PinnedContents::begin(self.pager);
         let persisted = persist(self.pager, reference).map_err(AccessError::from);
         let written = persisted.and_then(|()| self.place(key, &reference.encode(), ValueKind::Blob, mode));
         if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
