@@ -251,6 +251,7 @@ impl Database {
                 open: Mutex::new(HashMap::new()),
                 doomed: Mutex::default(),
                 has_doomed: AtomicBool::new(false),
+                awaits_handles: AtomicBool::new(false),
                 writers: Arc::default(),
                 not_undone: Mutex::default(),
                 has_not_undone: AtomicBool::new(false),

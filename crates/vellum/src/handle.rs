@@ -1,5 +1,6 @@
 //! A table as the database sees it: a tree of bytes, without the types of its keys and values.
 
+mod answers;
 mod errors;
 
 use crate::{
@@ -18,7 +19,7 @@ use std::{
     ops::Bound,
     sync::{Arc, Weak},
 };
-use vellum_access::{AccessError, Answer, Tree, WriteMode, Written};
+use vellum_access::{AccessError, Tree, WriteMode, Written};
 use vellum_base::primitive::Instant;
 use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
@@ -35,6 +36,12 @@ pub(crate) struct Handle {
     pub(crate) name: Arc<str>,
 }
 
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.sweep_later();
+    }
+}
+
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
         Self { inner, is_plain: open.is_plain, name: open.name.clone(), open }
@@ -48,9 +55,12 @@ impl Handle {
             open.insert(record.root, Arc::downgrade(&table));
             table
         });
-        let handle = Self::new(inner.clone(), table);
+        let mut handle = Self::new(inner.clone(), table);
         // The table may have been renamed since it was opened.
-        if *handle.name == *name { handle } else { Self { name: name.into(), ..handle } }
+        if *handle.name != *name {
+            handle.name = name.into();
+        }
+        handle
     }
 
     #[inline]
@@ -335,51 +345,6 @@ impl Handle {
             Task::Get => Ok(Owned::Value(self.get(key)?)),
             Task::GetPart { .. } => Ok(perform_on(self.tree(), key, task)?),
             _ => self.change(|tree| perform_on(tree, key, task)),
-        }
-    }
-
-    /// Passes the answer of an operation of a batch to `visit`. An operation that must be a transaction, because some
-    /// have begun since the batch did, is run as one.
-    // A value that was read is passed on in its parts, and everything else is in a separate function, so that this one
-    // is inlined: an answer moved as a whole goes through memory, for which the processor waits.
-    #[inline(always)]
-    pub(crate) fn settle<T>(
-        &self,
-        request: (&[u8], &Task<impl AsRef<[u8]>>),
-        answer: std::result::Result<Answer<'_>, AccessError>,
-        visit: impl FnOnce(Result<Answer<'_>>) -> T,
-    ) -> T {
-        match answer {
-            Ok(Answer::Value(value)) => visit(Ok(Answer::Value(value))),
-            answer => self.settle_other(request, answer, visit),
-        }
-    }
-
-    #[inline(never)]
-    fn settle_other<T>(
-        &self,
-        (key, task): (&[u8], &Task<impl AsRef<[u8]>>),
-        answer: std::result::Result<Answer<'_>, AccessError>,
-        visit: impl FnOnce(Result<Answer<'_>>) -> T,
-    ) -> T {
-        match answer {
-            // Or the table has been cleared.
-            Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
-                match self.perform(key, task) {
-                    Ok(done) => visit(Ok(done.answer())),
-                    Err(error) => visit(Err(error)),
-                }
-            }
-            answer => match answer.map_err(|error| self.refused(error)) {
-                // The pool has no room for the value: it is read past the pool.
-                Err(error) if matches!(task, Task::Get) && error.is_about_room() => {
-                    match self.read_whole(self.tree(), key) {
-                        Ok(value) => visit(Ok(Owned::Value(value).answer())),
-                        Err(error) => visit(Err(error)),
-                    }
-                }
-                answer => visit(answer),
-            },
         }
     }
 

@@ -118,6 +118,7 @@ impl Owned {
                 Fate::Dropped => inner.doom(table, time, None),
             }
         }
+        inner.sweep_later();
     }
 
     /// Undoes the changes since a savepoint, or all of them.
@@ -146,6 +147,7 @@ impl Owned {
         }
         if since.is_none() {
             self.let_go(inner, 0);
+            inner.sweep_later();
         }
     }
 

@@ -69,8 +69,10 @@ pub(crate) struct Inner {
     pub(crate) open: Mutex<OpenTables>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
-    /// Whether any are to be freed.
+    /// Whether any may be freed now, or when a snapshot ends.
     pub(crate) has_doomed: AtomicBool,
+    /// Whether any can be freed only when a table has no handles any more.
+    pub(crate) awaits_handles: AtomicBool,
     /// Which transactions have changed records of which tables.
     pub(crate) writers: Arc<Writers>,
     /// Ended transactions that are still to be rolled back, and whether there are any.
@@ -133,6 +135,7 @@ impl Inner {
         // The next opening undoes what is left, and frees it.
         let _ = self.undo_rest();
         self.freeing.stop();
+        self.sweep_later();
         self.sweep();
         self.durable.close().inspect_err(|_| self.freeing.resume())?;
         self.log_place.remove();
@@ -150,6 +153,15 @@ impl Inner {
         }
     }
 
+    /// A handle, or something else that uses a table, is about to go: the next transaction that ends looks whether it was
+    /// the last one. If the last two go at once, a later event may be the first that finds it.
+    pub(crate) fn sweep_later(&self) {
+        // Relaxed: if this is missed, the space is freed later.
+        if self.awaits_handles.load(Ordering::Relaxed) {
+            self.has_doomed.store(true, Ordering::Release);
+        }
+    }
+
     #[cold]
     fn sweep_doomed(&self) {
         let mut open = self.lock();
@@ -157,6 +169,7 @@ impl Inner {
         if doomed.is_empty() {
             // Release, here and below: the flag is changed while the list is locked.
             self.has_doomed.store(false, Ordering::Release);
+            self.awaits_handles.store(false, Ordering::Relaxed);
             return;
         }
         let (snapshots, oldest) = self.durable.open_snapshots();
@@ -197,6 +210,14 @@ impl Inner {
                 *contents = Contents::Going;
                 emptied.push(root);
             }
+        }
+        // All that is left are roots of tables that have handles: transactions that end need not look at them again.
+        let is_left = |doomed: &Doomed| {
+            doomed.contents == Contents::Nothing && doomed.time <= oldest && !doomed.open.is_divided()
+        };
+        if doomed.iter().all(is_left) {
+            self.has_doomed.store(false, Ordering::Release);
+            self.awaits_handles.store(!doomed.is_empty(), Ordering::Relaxed);
         }
         drop((open, doomed));
         for root in roots {
@@ -378,6 +399,7 @@ impl Inner {
         let mut doomed = lock(&self.doomed);
         let own = doomed.iter_mut().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
         own.for_each(|doomed| doomed.time = doomed.time.max(time));
+        self.has_doomed.store(true, Ordering::Release);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {

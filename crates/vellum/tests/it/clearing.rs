@@ -499,3 +499,41 @@ fn what_no_open_snapshot_has_seen_is_free_though_older_ones_are_open() {
     assert_eq!(keys(&numbers), [5]);
     assert_clean(&database);
 }
+
+/// Roots of former trees are kept as long as a table has handles. When the last one goes, or the transaction that uses the
+/// table ends after it, they are free, although no transaction has looked at them meanwhile.
+#[test]
+fn the_roots_of_former_trees_are_free_when_the_last_handle_goes() {
+    for ends_later in [false, true] {
+        let (_disk, database) = database(12, &options());
+        let other = database.create_table("other").unwrap();
+        other.put("a", "b").unwrap();
+        drop(database.create_table(NUMBERS).unwrap());
+        let before = pages(&database);
+        let mut numbers = database.table(NUMBERS).unwrap();
+        for round in 1..=20 {
+            // A second handle does not go last.
+            let second = database.table(NUMBERS).unwrap();
+            let transaction = database.begin().unwrap();
+            transaction.clear_table("numbers").unwrap();
+            transaction.bulk_load(&numbers, [(1, "loaded")]).unwrap();
+            transaction.commit().unwrap();
+            drop(std::mem::replace(&mut numbers, second));
+            database.run(|transaction| transaction.put(&other, "a", "c")).unwrap();
+            assert!(pages(&database) > before + round, "they cannot be used again");
+        }
+        let transaction = database.begin().unwrap();
+        transaction.put(&numbers, 2, "stored").unwrap();
+        if ends_later {
+            drop(numbers);
+            database.run(|transaction| transaction.put(&other, "a", "d")).unwrap();
+            transaction.commit().unwrap();
+        } else {
+            transaction.commit().unwrap();
+            drop(numbers);
+        }
+        database.run(|transaction| transaction.put(&other, "a", "e")).unwrap();
+        assert_eq!(pages(&database), before, "{ends_later}");
+        assert_clean(&database);
+    }
+}
