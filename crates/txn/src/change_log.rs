@@ -19,7 +19,6 @@ use crate::{
     bell::Bell,
     plant::{Bug, planted},
     records::{TIME_BYTES, contents_record, now, time_record},
-    transactions::Transactions,
 };
 use std::{
     cell::Cell,
@@ -137,12 +136,12 @@ impl Changes {
     }
 
     /// Returns the end of the log and the place from which the log is needed, both as of one moment: see
-    /// [`Transactions::needed_at`]. Contents that a later record refers to are needed, too.
-    pub fn needed_at(&self, transactions: &Transactions, end: impl FnOnce() -> Lsn) -> (Lsn, Lsn) {
+    /// `Transactions::needed_at`, which is what `needed` calls. Contents that a later record refers to are needed, too.
+    pub fn needed_by(&self, needed: impl FnOnce() -> (Lsn, Lsn)) -> (Lsn, Lsn) {
         // Held until the end is known: what is pinned later comes after it, and what was unpinned earlier has its record
         // before it.
         let pinned = self.lock_pinned();
-        let (end, needed) = transactions.needed_at(end);
+        let (end, needed) = needed();
         (end, pinned.iter().copied().min().map_or(needed, |first| first.min(needed)))
     }
 

@@ -135,7 +135,7 @@ impl Checkpoints {
         let mut needed = Lsn(0);
         let redo = self.changes.begin_checkpoint(|end| {
             let redo;
-            (redo, needed) = self.changes.needed_at(&self.transactions, end);
+            (redo, needed) = self.changes.needed_by(|| self.transactions.needed_at(end));
             redo
         });
         // After this every record before the redo point has been filled, and so its latches have been released.

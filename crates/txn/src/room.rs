@@ -28,7 +28,7 @@ pub(crate) fn make_room(
             Err(LogError::NoRoom { source, .. }) => source,
             admitted => return admitted,
         };
-        let (end, needed) = changes.needed_at(transactions, || log.end());
+        let (end, needed) = changes.needed_by(|| transactions.needed_at(|| log.end()));
         let keeper = if log.gives_up(needed) {
             match take_checkpoint(changes, checkpoints, begun) {
                 Ok(()) if begun.elapsed() < LONGEST => continue,

@@ -39,7 +39,8 @@ impl<'o> BackupOptions<'o> {
     }
 
     /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept. It may use
-    /// the database, but not make another backup of it: one is made at a time ([`Error::NestedBackup`]).
+    /// the database, but not make another backup of it, or verify it: one is made at a time ([`Error::NestedBackup`]). It may
+    /// compact it, unless another thread compacts it and waits in the callback of that for this backup.
     pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
         self.progress = Some(progress);
         self
@@ -106,7 +107,7 @@ impl Database {
     }
 
     fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
-        let _mark = Mark::set(Work::Backup, Arc::as_ptr(self.inner()).addr()).ok_or(Error::NestedBackup)?;
+        let _mark = Mark::set(Work::Backup, &self.inner().nesting)?;
         let unfinished = target.make(&FileOptions::default(), &|| Ok(()))?;
         let mut quiet = |_| true;
         let progress = options.progress.unwrap_or(&mut quiet);

@@ -50,8 +50,8 @@ impl Database {
     /// replaced.
     ///
     /// `go_on` is called now and then with the progress. If it returns false, the compaction ends, and the file is cut
-    /// as far as possible by then. `go_on` may use the database, but not compact it: that would wait for this
-    /// compaction.
+    /// as far as possible by then. `go_on` may use the database, but not compact or verify it: that would wait for this
+    /// compaction. It may make a backup, unless the progress of one that another thread makes waits for this compaction.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -67,12 +67,13 @@ impl Database {
     ///
     /// # Errors
     /// If a page cannot be read or written. What has been done stays, and the call may be repeated.
-    /// [`Error::NestedCompaction`] if called inside `go_on` of the same database.
+    /// [`Error::NestedCompaction`] if called inside `go_on` of the same database, [`Error::NestedVerification`] if inside
+    /// the callback of a verification.
     pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
         /// By which fraction of the allocated space the file may exceed it: at first, and if that cannot be reached.
         const SLACK: [u64; 3] = [64, 8, 2];
         let inner = self.inner();
-        let _mark = Mark::set(Work::Compaction, Arc::as_ptr(inner).addr()).ok_or(Error::NestedCompaction)?;
+        let _mark = Mark::set(Work::Compaction, &inner.nesting)?;
         let _turn = inner.compaction.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |inner: &Inner| inner.pool().file_pages().0 * PAGE_SIZE as u64;
         // A file that is open for reading only must not be cut.

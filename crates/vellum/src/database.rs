@@ -1,12 +1,13 @@
 //! A database: a file with tables.
 
 use crate::{
-    Error, History, LogState, NamesTable, Options, Recovery, Result, Table, VerifyReport,
+    Error, History, LogState, NamesTable, Options, Problem, Recovery, Result, Table, VerifyReport,
     catalog::{self, TableRecord},
     freeing::Freeing,
     handle::Handle,
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
+    nested::{self, Mark, Nesting, Work},
     shared::Inner,
     turns::Turns,
     verify::{self, Progress},
@@ -242,6 +243,7 @@ impl Database {
                 durability: options.durability,
                 isolation: options.isolation,
                 log_place,
+                nesting: Nesting::default(),
                 compaction: Mutex::new(()),
                 compacting: AtomicUsize::new(0),
                 read_depth: options.read_depth,
@@ -341,8 +343,18 @@ impl Database {
     /// no leak.
     ///
     /// # Errors
-    /// Returns none itself: all problems are in the report.
+    /// Returns none itself: all problems are in the report. Inside `progress` a checkpoint, a backup and a compaction of the
+    /// same database return [`Error::NestedVerification`], because they would wait for the verification. Another
+    /// verification there, and one inside a callback of a backup or of a compaction, verifies nothing and reports such an
+    /// error as its problem.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
+        let _mark = match Mark::set(Work::Verification, &self.inner.nesting) {
+            Ok(mark) => mark,
+            Err(work) => {
+                let problem = Problem::Damaged { table: None, error: work.into() };
+                return VerifyReport { problems: vec![problem], ..VerifyReport::default() };
+            }
+        };
         let pool = self.inner.pool();
         // Before checkpoints pause: undoing may need one, to have room in the log.
         let undone = self.inner.undo_rest();
@@ -362,6 +374,9 @@ impl Database {
     /// failed sync every further attempt fails.
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.require_log()?;
+        if nested::under_way(&self.inner.nesting) == Some(Work::Verification) {
+            return Err(Error::NestedVerification);
+        }
         Ok(self.inner.durable.checkpoint()?)
     }
 

@@ -317,12 +317,15 @@ pub enum Error {
     /// A heap of objects failed.
     #[error(transparent)]
     Objects(ObjectError),
-    /// The callback that decides whether a compaction goes on tried to compact the same database.
+    /// The callback that decides whether a compaction goes on tried to compact or to back up the same database.
     #[error("this thread is compacting the database already: let that end first")]
     NestedCompaction,
     /// The callback that is told the progress of a backup tried to make another one of the same database.
     #[error("this thread is making a backup of the database already: let that end first")]
     NestedBackup,
+    /// The callback that is told the progress of a verification tried what would wait for its end.
+    #[error("this thread is verifying the database: let that end first")]
+    NestedVerification,
     /// A database that is to be closed is still in use.
     #[error(
         "the database is still in use: {handles} references of tables, clones, transactions and feeds of changes are left; drop \
@@ -440,6 +443,7 @@ impl Error {
             | Self::TableTypes { .. }
             | Self::NestedCompaction
             | Self::NestedBackup
+            | Self::NestedVerification
             | Self::RestoreOptions { .. }
             | Self::IsHeap { .. }
             | Self::IsTable { .. }

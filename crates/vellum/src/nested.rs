@@ -1,6 +1,8 @@
 //! Detects uses of the database by a closure of the caller that would wait for themselves.
 //!
-//! A callback of a compaction or a backup that begins another one of the same database gets an error.
+//! A callback of a compaction, a backup or a verification gets an error if it begins on the same database what would wait
+//! for itself. A callback of a compaction may make a backup, and one of a backup may compact; where two threads do that at
+//! once, the second gets the error, because each would wait for the other.
 //!
 //! A closure that changes a value in place, or is shown one, runs under the latch of the value's page. If it uses the same
 //! database, it waits for a latch that its own thread holds, immediately or when another page happens to be affected.
@@ -8,14 +10,28 @@
 //! databases and other threads are not restricted. A thread that is about to end notes nothing. Release builds contain
 //! none of this.
 
+use crate::{Error, driver::lock};
 use std::cell::RefCell;
+use vellum_base::primitive::Mutex;
 use vellum_pool::Pool;
 
-/// Work that calls the caller back, and of which a database does one at a time.
+/// Work that calls the caller back, and of which a database does one at a time. A verification pauses what the others may
+/// wait for, so there is none beside them on a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    Compaction,
     Backup,
+    Compaction,
+    Verification,
+}
+
+impl From<Work> for Error {
+    fn from(work: Work) -> Self {
+        match work {
+            Work::Compaction => Self::NestedCompaction,
+            Work::Backup => Self::NestedBackup,
+            Work::Verification => Self::NestedVerification,
+        }
+    }
 }
 
 vellum_base::primitive::thread_local! {
@@ -23,30 +39,60 @@ vellum_base::primitive::thread_local! {
     static WORKING: RefCell<Vec<(Work, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Marks this thread as doing something to a database, until it is dropped.
-pub(crate) struct Mark;
+/// The work in a callback of which a thread does other work, or waits for that; one for each database.
+#[derive(Default)]
+pub(crate) struct Nesting(Mutex<Option<Work>>);
 
-impl Mark {
-    /// None if the thread is doing that to the database already: it would wait for itself for ever.
-    pub(crate) fn set(work: Work, database: usize) -> Option<Self> {
-        let is_new = WORKING.try_with(|working| {
-            let mut working = working.borrow_mut();
-            let is_new = !working.contains(&(work, database));
-            if is_new {
-                working.push((work, database));
+/// Marks this thread as doing something to a database, until it is dropped.
+pub(crate) struct Mark<'n> {
+    nesting: &'n Nesting,
+    /// Whether the thread is in a callback of other work.
+    is_nested: bool,
+}
+
+impl<'n> Mark<'n> {
+    /// # Errors
+    /// What the thread is doing to the database, if it must end before that.
+    pub(crate) fn set(work: Work, nesting: &'n Nesting) -> Result<Self, Work> {
+        let outer = under_way(nesting);
+        match outer {
+            Some(outer) if outer == work || [outer, work].contains(&Work::Verification) => return Err(outer),
+            Some(outer) => {
+                let mut waiting = lock(&nesting.0);
+                // The thread that does that work waits in a callback for what this thread is doing.
+                if *waiting == Some(work) {
+                    return Err(outer);
+                }
+                *waiting = Some(outer);
             }
-            is_new
-        });
-        // A thread that is about to end notes nothing. A mark is made only if it is set, because it ends when dropped.
-        if is_new.unwrap_or(true) { Some(Self) } else { None }
+            None => {}
+        }
+        // A thread that is about to end notes nothing, here and below.
+        let _ = WORKING.try_with(|working| working.borrow_mut().push((work, address_of(nesting))));
+        Ok(Self { nesting, is_nested: outer.is_some() })
     }
 }
 
-impl Drop for Mark {
+impl Drop for Mark<'_> {
     fn drop(&mut self) {
         // Marks end in the opposite order.
         let _ = WORKING.try_with(|working| working.borrow_mut().pop());
+        if self.is_nested {
+            *lock(&self.nesting.0) = None;
+        }
     }
+}
+
+/// What this thread has begun last of what it is doing to a database.
+pub(crate) fn under_way(nesting: &Nesting) -> Option<Work> {
+    let last = |working: &Vec<(Work, usize)>| {
+        working.iter().rfind(|(_, of)| *of == address_of(nesting)).map(|(work, _)| *work)
+    };
+    WORKING.try_with(|working| last(&working.borrow())).unwrap_or_default()
+}
+
+fn address_of(nesting: &Nesting) -> usize {
+    std::ptr::from_ref(nesting).addr()
 }
 
 #[cfg(debug_assertions)]

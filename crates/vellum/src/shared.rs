@@ -7,7 +7,7 @@ use crate::{
     generations::Generation,
     life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
-    nested,
+    nested::{self, Nesting},
     plant::Plant,
     turns::Turns,
     writers::Writers,
@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) keeps_file: bool,
     /// The damaged copies of the superblock in a file that was recovered in memory, where others are used.
     pub(crate) damaged_superblocks: Vec<PageId>,
+    /// What its threads do in callbacks.
+    pub(crate) nesting: Nesting,
     /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during
     /// an operation on a table.
     pub(crate) open: Mutex<OpenTables>,

@@ -106,7 +106,7 @@ impl Follower {
     /// If neither the log nor its archive has all of it.
     pub fn look_ahead(&mut self) -> Result<Vec<TreeChange>, TxnError> {
         let log = self.source.log();
-        let (end, oldest) = self.changes.needed_at(&self.transactions, || log.end());
+        let (end, oldest) = self.changes.needed_by(|| self.transactions.needed_at(|| log.end()));
         wait_before(log, end)?;
         let mut reader = self.source.read(self.begin);
         let mut gathering = self.gathering.of_catalog();
@@ -173,7 +173,7 @@ impl Follower {
         let log = self.source.log();
         let is_caught_up = self.reader.at() >= log.end();
         if self.beginnings.are_outdated(log.end(), is_caught_up.then_some(self.position)) {
-            let (end, oldest) = self.changes.needed_at(&self.transactions, || log.end());
+            let (end, oldest) = self.changes.needed_by(|| self.transactions.needed_at(|| log.end()));
             self.beginnings.add(end, oldest);
         }
         let needed = self.position.min(self.gathering.needed(self.reader.at()));

@@ -5,13 +5,13 @@ use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Barrier,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
 };
 use vellum::{
-    Backup, BackupOptions, Compaction, Database, Error, ErrorKind, Options, RestoreOptions, Table,
+    Backup, BackupOptions, Compaction, Database, Error, ErrorKind, Options, Problem, RestoreOptions, Table,
     TableOptions,
 };
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
@@ -182,10 +182,99 @@ fn one_inside_another_is_refused() {
     database
         .compact(|_| {
             refused += usize::from(matches!(again.compact(|_| true), Err(Error::NestedCompaction)));
+            assert!(matches!(
+                again.verify(|_| {}).problems[..],
+                [Problem::Damaged { table: None, error: Error::NestedCompaction }]
+            ));
+            again.checkpoint().unwrap();
             true
         })
         .unwrap();
     assert!(refused > 0);
+    database.compact(|_| true).unwrap();
+    check(&database);
+}
+
+/// A backup whose progress compacts, and a compaction whose callback makes a backup: one of them hears that it cannot.
+#[test]
+fn two_that_would_wait_for_each_other_do_not() {
+    let database = create(&SimulatedDisk::new(16), &options());
+    let tables = ["a", "b"].map(|name| database.create_table(name).unwrap());
+    let models = fill(&database, [&tables[0], &tables[1]], &mut StdRng::seed_from_u64(16));
+    let target: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(17));
+    let (meet, refused) = (Barrier::new(2), AtomicU32::new(0));
+    let count = |done: vellum::Result<()>| {
+        if let Err(error) = done {
+            assert!(matches!(error, Error::NestedBackup | Error::NestedCompaction), "{error}");
+            refused.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut is_first = true;
+            let mut progress = |_| {
+                if std::mem::take(&mut is_first) {
+                    meet.wait();
+                    count(database.compact(|_| true).map(drop));
+                }
+                true
+            };
+            let how = BackupOptions::default().progress(&mut progress);
+            database.backup_in(target.clone(), "outer", how).unwrap();
+        });
+        let mut is_first = true;
+        database
+            .compact(|_| {
+                if std::mem::take(&mut is_first) {
+                    meet.wait();
+                    count(database.backup_in(target.clone(), "inner", BackupOptions::default()).map(drop));
+                }
+                true
+            })
+            .unwrap();
+    });
+    assert_eq!(refused.into_inner(), 1);
+    // Afterwards both may.
+    let mut done = 0;
+    database
+        .compact(|_| {
+            done += 1;
+            let name = format!("later {done}");
+            database.backup_in(target.clone(), &name, BackupOptions::default()).unwrap();
+            done < 2
+        })
+        .unwrap();
+    assert_eq!([all(&tables[0]), all(&tables[1])], models);
+    check(&database);
+}
+
+#[test]
+fn what_would_wait_for_a_verification_is_refused_inside_it() {
+    let database = create(&SimulatedDisk::new(13), &options());
+    let table = database.create_table("a").unwrap();
+    table.put("key", "value").unwrap();
+    let target: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(14));
+    let other = create(&SimulatedDisk::new(15), &options());
+    let mut calls = 0;
+    let report = database.verify(|_| {
+        calls += 1;
+        let backed_up = database.backup_in(target.clone(), "backup", BackupOptions::default()).map(drop);
+        for refused in [database.checkpoint(), backed_up, database.compact(|_| true).map(drop)] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::NestedVerification), "{error}");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+        assert!(matches!(
+            database.verify(|_| {}).problems[..],
+            [Problem::Damaged { table: None, error: Error::NestedVerification }]
+        ));
+        // Reading does not wait, nor does what is done to others.
+        assert_eq!(table.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        other.checkpoint().unwrap();
+        assert!(other.verify(|_| {}).is_clean());
+    });
+    assert!(calls > 0 && report.is_clean());
+    database.checkpoint().unwrap();
     database.compact(|_| true).unwrap();
     check(&database);
 }
