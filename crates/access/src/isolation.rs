@@ -17,6 +17,7 @@
 //!   asks again.
 
 use crate::blob::BlobReference;
+use crate::direction::Direction;
 use crate::gateway::{RecordKind, Recorder, ValueImage};
 use std::{
     fmt,
@@ -161,8 +162,8 @@ pub trait Isolation: Send + Sync {
     /// Whether records may be seen that are no longer in any leaf.
     fn has_removed(&self) -> bool;
 
-    /// Keys in bounds: every key whose record is seen but in no leaf any more, and maybe others. If there are more than
-    /// `most`, it may be only the first ones.
+    /// Keys in bounds: every key whose record is seen but in no leaf any more, and maybe others. A portion says in which
+    /// direction and how many are wanted: if there are more, it may be only those that come first.
     ///
     /// # Errors
     /// If the keys cannot be read.
@@ -170,7 +171,7 @@ pub trait Isolation: Send + Sync {
         &self,
         tree: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError>;
 
     /// Whether the snapshot has been ended, so that the versions it sees may be gone. If it has, every answer given
@@ -198,8 +199,8 @@ pub trait Isolation: Send + Sync {
 pub struct Removed {
     /// The keys.
     pub keys: Vec<Box<[u8]>>,
-    /// Up to this key none is missing, and beyond it are more; it is within the bounds, and above the lower one if that is
-    /// excluded. `None` if none is missing at all.
+    /// Up to this key, in the direction of the portion, none is missing, and beyond it are more. It is within the bounds, so
+    /// it leads further. `None` if none is missing at all.
     pub complete_to: Option<Box<[u8]>>,
 }
 
@@ -225,7 +226,12 @@ impl Isolation for Unshared {
         false
     }
 
-    fn removed(&self, _: PageId, _: (Bound<&[u8]>, Bound<&[u8]>), _: usize) -> Result<Removed, PoolError> {
+    fn removed(
+        &self,
+        _: PageId,
+        _: (Bound<&[u8]>, Bound<&[u8]>),
+        _: (Direction, usize),
+    ) -> Result<Removed, PoolError> {
         Ok(Removed::default())
     }
 

@@ -16,6 +16,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod blob;
+mod direction;
 mod error;
 mod gateway;
 mod isolation;
@@ -26,6 +27,7 @@ mod tree;
 mod value;
 
 pub use blob::{BlobReference, MAX_VALUE_BYTES};
+pub use direction::Direction;
 pub use error::AccessError;
 pub use gateway::{
     ChangeRecord, LatchedObjects, NodeImage, PageChange, PageEdits, PageRedo, RecordFault, RecordGroup,

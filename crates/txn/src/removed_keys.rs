@@ -4,12 +4,16 @@
 //! it. Otherwise each reader of a queue, from whose beginning records are removed, would look at all that was removed
 //! since the oldest snapshot.
 
-use crate::writer::{Sight, State, Writer};
+use crate::{
+    removed_range::RemovedRange,
+    writer::{Sight, State, Writer},
+};
 use std::{
     collections::BTreeMap,
     ops::{Bound, RangeBounds as _},
     sync::Arc,
 };
+use vellum_access::Direction;
 use vellum_base::PageId;
 
 /// The keys of removed records, each with the last writer that has removed it.
@@ -147,79 +151,85 @@ impl RemovedKeys {
         self.count -= chunks.values().map(|chunk| chunk.removed.len()).sum::<usize>();
     }
 
-    /// Shows the keys, within bounds, of records of a tree whose last removal a snapshot does not see, in ascending order,
-    /// until `show` returns false.
-    pub fn for_each_unseen(
-        &mut self,
-        sight: Sight,
-        tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        mut show: impl FnMut(&[u8]) -> bool,
-    ) {
+    /// Adds the keys of records of a tree whose last removal a snapshot does not see.
+    pub fn add_unseen(&mut self, sight: Sight, tree: PageId, range: &mut RemovedRange<'_>) {
         let Some(chunks) = self.trees.get_mut(&tree) else { return };
-        let from = first_chunk(chunks, lower);
-        for (_, chunk) in chunks
-            .range_mut::<[u8], _>((
-                from.as_deref().map_or(Bound::Unbounded, Bound::Included),
-                Bound::Unbounded,
-            ))
-            .take_while(|(first, _)| (Bound::Unbounded, upper).contains(&first[..]))
-        {
+        let first = first_chunk(chunks, range.bounds());
+        let chunks = chunks.range_mut::<[u8], _>((first.as_ref().map(|first| &first[..]), range.bounds().1));
+        all(chunks, range.direction(), |(_, chunk)| {
             if chunk.seen_by.has(sight) {
-                continue;
+                return true;
             }
             chunk.look_again();
-            if chunk.seen_by.has(sight) {
-                continue;
-            }
-            for Removed { key, writer } in &chunk.removed {
-                let is_unseen = || !sight.sees(writer.id, writer.state());
-                if (lower, upper).contains(&key[..]) && is_unseen() && !show(key) {
-                    return;
-                }
-            }
-        }
+            let is_unseen = |writer: &Writer| !sight.sees(writer.id, writer.state());
+            chunk.seen_by.has(sight)
+                || all(&chunk.removed, range.direction(), |Removed { key, writer }| {
+                    !range.bounds().contains(&key[..]) || !is_unseen(writer) || range.add_next(key)
+                })
+        });
     }
 
-    /// Shows the keys of a tree within bounds, in ascending order, until `show` returns false.
-    pub fn for_each(
-        &self,
-        tree: PageId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        show: impl FnMut(&[u8]) -> bool,
-    ) {
+    /// Adds the keys of a tree.
+    pub fn add(&self, tree: PageId, range: &mut RemovedRange<'_>) {
         let Some(chunks) = self.trees.get(&tree) else { return };
-        let from = first_chunk(chunks, lower);
-        let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-        let chunks = chunks
-            .range::<[u8], _>((from, Bound::Unbounded))
-            .take_while(|(first, _)| (Bound::Unbounded, upper).contains(&first[..]));
-        let removed = chunks.flat_map(|(_, chunk)| &chunk.removed).map(|removed| &removed.key[..]);
-        removed.filter(|key| (lower, upper).contains(*key)).all(show);
+        let first = first_chunk(chunks, range.bounds());
+        let chunks = chunks.range::<[u8], _>((first.as_ref().map(|first| &first[..]), range.bounds().1));
+        let keys = chunks.flat_map(|(_, chunk)| &chunk.removed).map(|removed| &removed.key[..]);
+        all(keys, range.direction(), |key| !range.bounds().contains(key) || range.add_next(key));
     }
 }
 
-/// By which key to find the first chunk that may have keys above this bound; `None` if it is the first of all.
-fn first_chunk(chunks: &Chunks, lower: Bound<&[u8]>) -> Option<Box<[u8]>> {
-    let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return None };
-    let before = chunks.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
-    before.map(|(first, _)| first.clone()).next_back()
+/// Below which bound no chunk has keys within bounds. It is not above the upper one of these.
+fn first_chunk(chunks: &Chunks, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Bound<Box<[u8]>> {
+    let (Bound::Included(key) | Bound::Excluded(key), upper) = bounds else { return Bound::Unbounded };
+    let key = match upper {
+        Bound::Included(upper) | Bound::Excluded(upper) => key.min(upper),
+        Bound::Unbounded => key,
+    };
+    let before = chunks.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
+    before.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first.clone()))
+}
+
+/// Shows items in this direction until `show` returns false; returns whether it has shown all.
+fn all<I: IntoIterator<IntoIter: DoubleEndedIterator>>(
+    items: I,
+    direction: Direction,
+    show: impl FnMut(I::Item) -> bool,
+) -> bool {
+    match direction {
+        Direction::Forward => items.into_iter().all(show),
+        Direction::Backward => items.into_iter().rev().all(show),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::removed_range::in_portions;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     const TREE: PageId = PageId(7);
 
-    fn unseen(keys: &mut RemovedKeys, sight: Sight, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Vec<Vec<u8>> {
-        let mut shown = Vec::new();
-        keys.for_each_unseen(sight, TREE, bounds, |key| {
-            shown.push(key.to_vec());
-            true
+    /// In each direction, in portions of any size.
+    fn shown(
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        mut show: impl FnMut(&mut RemovedRange<'_>),
+    ) -> Vec<Box<[u8]>> {
+        let mut shown = [Direction::Forward, Direction::Backward].map(|direction| {
+            let mut most = 1;
+            in_portions(bounds, direction, |bounds| {
+                let mut range = RemovedRange::new(bounds, (direction, most));
+                show(&mut range);
+                most *= 3;
+                range.finish()
+            })
         });
-        shown
+        assert_eq!(shown[0], shown[1]);
+        std::mem::take(&mut shown[0])
+    }
+
+    fn unseen(keys: &mut RemovedKeys, sight: Sight, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Vec<Box<[u8]>> {
+        shown(bounds, |range| keys.add_unseen(sight, TREE, range))
     }
 
     #[test]
@@ -280,15 +290,11 @@ mod tests {
                         let expected: Vec<_> = within
                             .clone()
                             .filter(|(_, writer)| is_unseen(writer))
-                            .map(|(key, _)| key.clone())
+                            .map(|(key, _)| Box::from(&key[..]))
                             .collect();
                         assert_eq!(unseen(&mut keys, sight, bounds), expected, "seed {seed}, step {step}");
-                        let mut all = Vec::new();
-                        keys.for_each(TREE, bounds, |key| {
-                            all.push(key.to_vec());
-                            true
-                        });
-                        assert_eq!(all, within.map(|(key, _)| key.clone()).collect::<Vec<_>>());
+                        let all = shown(bounds, |range| keys.add(TREE, range));
+                        assert!(all.iter().map(|key| &key[..]).eq(within.map(|(key, _)| &key[..])));
                     }
                 }
                 assert_eq!(keys.len(), model.len());
@@ -325,13 +331,13 @@ mod tests {
         keys.insert(TREE, b"key", &second);
         second.roll_back(0);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        assert_eq!(unseen(&mut keys, Sight { time: 4, own: 3 }, all), [b"key"]);
-        assert_eq!(unseen(&mut keys, Sight { time: 9, own: 3 }, all), [b"key"]);
+        assert_eq!(unseen(&mut keys, Sight { time: 4, own: 3 }, all), [Box::from(&b"key"[..])]);
+        assert_eq!(unseen(&mut keys, Sight { time: 9, own: 3 }, all), [Box::from(&b"key"[..])]);
         // What was committed earlier is entered later.
         let later = Arc::new(Writer::committed_at(4, 9));
         keys.insert(TREE, b"key", &later);
         keys.insert(TREE, b"key", &Arc::new(Writer::committed_at(3, 6)));
-        assert_eq!(unseen(&mut keys, Sight { time: 8, own: 5 }, all), [b"key"]);
+        assert_eq!(unseen(&mut keys, Sight { time: 8, own: 5 }, all), [Box::from(&b"key"[..])]);
         assert!(unseen(&mut keys, Sight { time: 9, own: 5 }, all).is_empty());
     }
 }

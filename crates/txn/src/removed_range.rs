@@ -1,16 +1,16 @@
-//! The first keys of removed records in a range, gathered from several places.
+//! The first keys of removed records in a range, in either direction, gathered from several places.
 
 use std::ops::{Bound, RangeBounds as _};
-use vellum_access::Removed;
+use vellum_access::{Direction, Removed};
 
-/// Gathers keys of removed records, each place showing its own in ascending order.
+/// Gathers keys of removed records, each place showing its own in the direction of the range.
 ///
 /// A place that has more than are wanted *cuts* the range at a key up to which it has shown all. What is beyond is not
-/// wanted of the others either. So an old snapshot that looks at the beginning of a queue does not gather all that was
-/// removed since.
+/// wanted of the others either. So an old snapshot that looks at one end of a queue does not gather all that was removed
+/// since.
 pub(crate) struct RemovedRange<'b> {
-    lower: Bound<&'b [u8]>,
-    upper: Bound<&'b [u8]>,
+    bounds: (Bound<&'b [u8]>, Bound<&'b [u8]>),
+    direction: Direction,
     /// How many keys are wanted of each place at most.
     most: usize,
     keys: Vec<Box<[u8]>>,
@@ -21,9 +21,9 @@ pub(crate) struct RemovedRange<'b> {
 }
 
 impl<'b> RemovedRange<'b> {
-    pub fn new((lower, upper): (Bound<&'b [u8]>, Bound<&'b [u8]>), most: usize) -> Self {
+    pub fn new(bounds: (Bound<&'b [u8]>, Bound<&'b [u8]>), (direction, most): (Direction, usize)) -> Self {
         // At least one, so that a range which is cut leads further.
-        Self { lower, upper, most: most.max(1), keys: Vec::new(), cut: None, from: 0 }
+        Self { bounds, direction, most: most.max(1), keys: Vec::new(), cut: None, from: 0 }
     }
 
     /// The next keys are those of another place.
@@ -31,17 +31,18 @@ impl<'b> RemovedRange<'b> {
         self.from = self.keys.len();
     }
 
-    pub fn lower(&self) -> Bound<&'b [u8]> {
-        self.lower
+    pub fn direction(&self) -> Direction {
+        self.direction
     }
 
-    /// The upper bound of what is still wanted.
-    pub fn upper(&self) -> Bound<&[u8]> {
-        self.cut.as_deref().map_or(self.upper, Bound::Included)
-    }
-
-    pub fn contains(&self, key: &[u8]) -> bool {
-        (self.lower, self.upper()).contains(key)
+    /// The bounds of what is still wanted.
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let (lower, upper) = self.bounds;
+        match (self.cut.as_deref(), self.direction) {
+            (None, _) => (lower, upper),
+            (Some(cut), Direction::Forward) => (lower, Bound::Included(cut)),
+            (Some(cut), Direction::Backward) => (Bound::Included(cut), upper),
+        }
     }
 
     /// Whether the present place has shown as many keys as are wanted.
@@ -51,7 +52,7 @@ impl<'b> RemovedRange<'b> {
 
     /// Adds a key of the range, or else nothing.
     pub fn add(&mut self, key: &[u8]) {
-        if self.contains(key) {
+        if self.bounds().contains(key) {
             self.keys.push(key.into());
         }
     }
@@ -73,33 +74,50 @@ impl<'b> RemovedRange<'b> {
         self.keys.get(self.from..)?.last().map(|key| &**key)
     }
 
-    /// Cuts the range at the greatest key of the present place, which has shown all up to there.
+    /// Cuts the range at the farthest key of the present place, which has shown all up to there.
     pub fn cut(&mut self) {
-        let greatest = self.keys.get(self.from..).and_then(|keys| keys.iter().max().cloned());
-        if let Some(greatest) = greatest {
-            self.cut = Some(greatest);
+        let keys = self.keys.get(self.from..).unwrap_or_default().iter();
+        let farthest = match self.direction {
+            Direction::Forward => keys.max(),
+            Direction::Backward => keys.min(),
+        };
+        if let Some(farthest) = farthest {
+            self.cut = Some(farthest.clone());
         }
-    }
-
-    /// Cuts the range at this key, if that leads further, and says whether it does. The present place has shown all up to
-    /// there.
-    pub fn cut_at(&mut self, key: &[u8]) -> bool {
-        let leads_on = self.contains(key);
-        if leads_on {
-            self.cut = Some(key.into());
-        }
-        leads_on
     }
 
     /// The keys in ascending order.
-    pub fn finish(self) -> Removed {
-        let Self { mut keys, cut, .. } = self;
-        if let Some(cut) = &cut {
-            keys.retain(|key| key <= cut);
-        }
+    pub fn finish(mut self) -> Removed {
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.retain(|key| self.bounds().contains(&key[..]));
+        let cut = self.cut;
         keys.sort_unstable();
         keys.dedup();
         Removed { keys, complete_to: cut }
+    }
+}
+
+/// All keys within bounds, gathered in portions, each of which goes on where the one before was cut.
+#[cfg(test)]
+pub(crate) fn in_portions(
+    (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+    direction: Direction,
+    mut portion: impl FnMut((Bound<&[u8]>, Bound<&[u8]>)) -> Removed,
+) -> Vec<Box<[u8]>> {
+    let (mut found, mut cut) = (Vec::new(), None::<Box<[u8]>>);
+    loop {
+        let beyond = cut.as_deref().map(Bound::Excluded);
+        let bounds = match direction {
+            Direction::Forward => (beyond.unwrap_or(lower), upper),
+            Direction::Backward => (lower, beyond.unwrap_or(upper)),
+        };
+        let Removed { keys, complete_to } = portion(bounds);
+        assert!(keys.is_sorted() && keys.iter().all(|key| bounds.contains(&key[..])));
+        let at = if direction == Direction::Forward { found.len() } else { 0 };
+        found.splice(at..at, keys);
+        let Some(to) = complete_to else { return found };
+        assert!(bounds.contains(&to[..]), "it leads no further");
+        cut = Some(to);
     }
 }
 
@@ -112,33 +130,30 @@ mod tests {
     /// Going on from where each range was cut gives all keys, once and in order.
     #[test]
     fn ranges_that_are_cut_lead_to_all_keys() {
-        for seed in 0..200 {
+        for seed in 0..400 {
             let mut random = StdRng::seed_from_u64(seed);
             let places: Vec<BTreeSet<u16>> = (0..random.random_range(1..5))
                 .map(|_| (0..random.random_range(0..200)).map(|_| random.random_range(0..500)).collect())
                 .collect();
             let (from, to) = (random.random_range(0..250_u16), random.random_range(250..600_u16));
-            let (mut found, mut rounds) = (Vec::new(), 0);
-            let mut lower = from.to_be_bytes().to_vec();
-            let upper = to.to_be_bytes();
-            loop {
-                let bounds = (Bound::Excluded(&lower[..]), Bound::Included(&upper[..]));
-                let mut range = RemovedRange::new(bounds, random.random_range(0..40));
+            let (lower, upper) = (from.to_be_bytes(), to.to_be_bytes());
+            let bounds = (Bound::Excluded(&lower[..]), Bound::Included(&upper[..]));
+            let direction = [Direction::Forward, Direction::Backward][seed as usize % 2];
+            let mut rounds = 0;
+            let found = in_portions(bounds, direction, |bounds| {
+                rounds += 1;
+                let mut range = RemovedRange::new(bounds, (direction, random.random_range(0..40)));
                 for place in &places {
                     range.begin();
-                    let keys: Vec<_> = place.iter().map(|key| key.to_be_bytes()).collect();
-                    let within: Vec<_> =
-                        keys.iter().filter(|key| range.contains(&key[..])).copied().collect();
+                    let keys = place.iter().map(|key| key.to_be_bytes());
+                    let mut within: Vec<_> = keys.filter(|key| range.bounds().contains(&key[..])).collect();
+                    if direction == Direction::Backward {
+                        within.reverse();
+                    }
                     let _ = within.iter().try_for_each(|key| range.add_next(key).then_some(()));
                 }
-                let Removed { keys, complete_to } = range.finish();
-                found.extend(keys);
-                rounds += 1;
-                match complete_to {
-                    Some(cut) => lower = cut.into_vec(),
-                    None => break,
-                }
-            }
+                range.finish()
+            });
             let all: BTreeSet<_> =
                 places.into_iter().flatten().filter(|key| (from + 1..=to).contains(key)).collect();
             let all: Vec<Box<[u8]>> = all.into_iter().map(|key| Box::from(key.to_be_bytes())).collect();

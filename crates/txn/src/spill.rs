@@ -10,7 +10,7 @@ use std::{
     ops::Bound,
     sync::{Arc, Weak},
 };
-use vellum_access::{AccessError, BulkLoad, Tree, ValueImage, node::ValueKind};
+use vellum_access::{AccessError, BulkLoad, Direction, Tree, ValueImage, node::ValueKind};
 use vellum_base::PageId;
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::{CreateMode, Directory, FileOptions, VmError};
@@ -133,21 +133,30 @@ impl SpillTree {
         self.tree().upsert(key, value).map(drop).map_err(failed)
     }
 
-    /// Shows the entries within bounds until `show` returns `None`.
+    /// Shows the entries within bounds, in this direction, until `show` returns false.
     pub fn scan(
         &self,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mut show: impl FnMut(&[u8], &[u8]) -> Option<()>,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<bool, PoolError>,
     ) -> Result<(), PoolError> {
         let mut cursor = self.tree().range(lower, upper).map_err(failed)?;
-        while let Some(entry) = cursor.next().map_err(failed)? {
-            let Some(value) = entry.value().map_err(failed)? else { continue };
-            if show(entry.key(), &value).is_none() {
-                break;
+        if direction == Direction::Backward {
+            cursor.seek_to_end();
+        }
+        loop {
+            let entry = match direction {
+                Direction::Forward => cursor.next(),
+                Direction::Backward => cursor.previous(),
+            };
+            let Some(entry) = entry.map_err(failed)? else { return Ok(()) };
+            let value = entry.value().map_err(failed)?;
+            if let Some(value) = value
+                && !show(entry.key(), &value)?
+            {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 

@@ -18,8 +18,8 @@ use crate::{
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
-    BlobReference, Claim, Intent, Isolation, Removed, Seen, Tree, UndoChange, Unshared, ValueImage, View,
-    Writer, free_large,
+    BlobReference, Claim, Direction, Intent, Isolation, Removed, Seen, Tree, UndoChange, Unshared,
+    ValueImage, View, Writer, free_large,
 };
 use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Extent, Lsn, PageId};
@@ -454,9 +454,9 @@ impl Isolation for Transaction {
         &self,
         tree: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
-        self.transactions.versions.removed(self.snapshot.sight(), tree, bounds, most)
+        self.transactions.versions.removed(self.snapshot.sight(), tree, bounds, portion)
     }
 
     fn recorded(&self, lsn: Lsn) {
@@ -528,10 +528,10 @@ impl Isolation for Single {
         &self,
         tree: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
         self.transactions.publish_private();
-        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, bounds, most)
+        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, bounds, portion)
     }
 
     fn recorded(&self, _: Lsn) {}

@@ -65,7 +65,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use vellum_access::Seen;
+use vellum_access::{Direction, Seen};
 use vellum_base::primitive::{
     AtomicBool, AtomicU64, AtomicUsize, Instant, Ordering,
     thread::{self, ThreadId},
@@ -351,7 +351,7 @@ impl Transactions {
         drop(state);
         for sight in covered.into_iter().chain(others).filter(|sight| self.versions.has_removed(*sight)) {
             let all = (Bound::Unbounded, Bound::Unbounded);
-            for key in self.versions.removed(sight, tree, all, usize::MAX)?.keys {
+            for key in self.versions.removed(sight, tree, all, (Direction::Forward, usize::MAX))?.keys {
                 if let Seen::Value(_) | Seen::Large(_) = self.versions.seen(tree, &key, sight)? {
                     return Ok(true);
                 }

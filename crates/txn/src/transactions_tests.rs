@@ -5,6 +5,7 @@ use crate::exposure::Exposure;
 use crate::leftovers::{Large, Leftovers};
 use crate::places::Places;
 use crate::reads::ReadSet;
+use crate::removed_range::in_portions;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
 use crate::undo_buffer::UndoBuffer;
@@ -19,7 +20,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use vellum_access::{
-    BlobReference, Intent, Removed, Seen, SharedBytes, ValueImage,
+    BlobReference, Direction, Intent, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
 use vellum_base::{Lsn, PageId};
@@ -303,18 +304,13 @@ impl Place {
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
         let versions = &self.transactions.versions;
         let bounds = (Bound::Unbounded, Bound::Unbounded);
-        let removed = versions.removed(sight, TREE, bounds, usize::MAX).unwrap().keys;
-        let (mut in_portions, mut lower) = (Vec::new(), Bound::<Box<[u8]>>::Unbounded);
-        loop {
-            let bounds = (lower.as_ref().map(|key| &key[..]), Bound::Unbounded);
-            let Removed { keys, complete_to } = versions.removed(sight, TREE, bounds, 2).unwrap();
-            in_portions.extend(keys);
-            match complete_to {
-                Some(last) => lower = Bound::Excluded(last),
-                None => break,
-            }
+        let removed = versions.removed(sight, TREE, bounds, (Direction::Forward, usize::MAX)).unwrap().keys;
+        for direction in [Direction::Forward, Direction::Backward] {
+            let found = in_portions(bounds, direction, |bounds| {
+                versions.removed(sight, TREE, bounds, (direction, 2)).unwrap()
+            });
+            assert_eq!(found, removed);
         }
-        assert_eq!(in_portions, removed);
         assert!(removed.is_sorted() && (removed.is_empty() || versions.has_removed(sight)));
         for key in 0..12 {
             let held = self.leaf.get(&key);

@@ -5,7 +5,7 @@ use crate::{
     spill::{SpillFile, SpillTree, damaged, put_value, take_value},
 };
 use std::ops::{Bound, Range};
-use vellum_access::ValueImage;
+use vellum_access::{Direction, ValueImage};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -94,19 +94,12 @@ impl UndoList {
         let mut is_over = false;
         for (kind, numbers) in entries {
             let (lower, upper) = (numbered(kind, numbers.start), numbered(kind, numbers.end));
-            let mut is_sound = true;
-            self.tree.scan(Bound::Included(&lower), Bound::Excluded(&upper), |_, entry| {
-                let Some((before, _)) = decode_entry(entry) else {
-                    is_sound = false;
-                    return None;
-                };
-                let goes_on = show(before.image());
-                is_over = goes_on.is_none();
-                goes_on
+            let bounds = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
+            self.tree.scan(bounds, Direction::Forward, |_, entry| {
+                let (before, _) = decode_entry(entry).ok_or_else(damaged)?;
+                is_over = show(before.image()).is_none();
+                Ok(!is_over)
             })?;
-            if !is_sound {
-                return Err(damaged());
-            }
             if is_over {
                 break;
             }

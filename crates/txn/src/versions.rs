@@ -44,7 +44,7 @@ use crate::{
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 use std::{ops::Bound, sync::Arc};
-use vellum_access::{Removed, Seen};
+use vellum_access::{Direction, Removed, Seen};
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Apart, PageId};
 use vellum_pool::{KeptPages, PoolError};
@@ -390,8 +390,9 @@ impl Versions {
         self.removed_count.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the first keys of a tree within bounds: those of all records that a snapshot may see and that are no longer
-    /// in a leaf, and perhaps others; of each place where they are kept, `most`.
+    /// Returns the keys of a tree within bounds that come first in a direction: those of all records that a snapshot may see
+    /// and that are no longer in a leaf, and perhaps others. A portion says in which direction, and how many of each place
+    /// where they are kept.
     ///
     /// # Errors
     /// As for [`seen`](Self::seen).
@@ -400,13 +401,13 @@ impl Versions {
         sight: Sight,
         tree: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
-        let mut range = RemovedRange::new(bounds, most);
+        let mut range = RemovedRange::new(bounds, portion);
         // Undo buffers before memory, memory before the file: what the first forgets was in the next before.
         self.buffers.for_each_removed(tree, sight, |key| range.add(key));
         range.begin();
-        self.lock_removed().for_each_unseen(sight, tree, bounds, |key| range.add_next(key));
+        self.lock_removed().add_unseen(sight, tree, &mut range);
         let is_covered = self.generations.covers(sight.own);
         if is_covered {
             self.generations.add_covered(sight.own, tree, &mut range)?;

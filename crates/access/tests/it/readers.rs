@@ -16,8 +16,8 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, Answer, Batch, Claim, Intent, Isolation, Removed, Task, Tree, ValueImage, View, Writer,
-    Written,
+    AccessError, Answer, Batch, Claim, Direction, Intent, Isolation, Removed, Task, Tree, ValueImage, View,
+    Writer, Written,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -76,9 +76,9 @@ impl Isolation for Meanwhile<'_> {
         &self,
         tree: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
-        self.isolation.removed(tree, bounds, most)
+        self.isolation.removed(tree, bounds, portion)
     }
 
     fn recorded(&self, lsn: Lsn) {
@@ -217,7 +217,12 @@ impl Isolation for Wrong {
         true
     }
 
-    fn removed(&self, _: PageId, _: (Bound<&[u8]>, Bound<&[u8]>), _: usize) -> Result<Removed, PoolError> {
+    fn removed(
+        &self,
+        _: PageId,
+        _: (Bound<&[u8]>, Bound<&[u8]>),
+        _: (Direction, usize),
+    ) -> Result<Removed, PoolError> {
         Ok(Removed { keys: vec![b"removed"[..].into()], complete_to: None })
     }
 

@@ -31,9 +31,7 @@ impl Frozen {
 
     /// Adds the keys of removed records of a tree.
     pub fn add_removed(&self, tree: PageId, range: &mut RemovedRange<'_>) {
-        let upper = range.upper().map(<[u8]>::to_vec);
-        let bounds = (range.lower(), upper.as_ref().map(|upper| &upper[..]));
-        self.removed.for_each(tree, bounds, |key| range.add_next(key));
+        self.removed.add(tree, range);
     }
 
     /// How many records have versions.

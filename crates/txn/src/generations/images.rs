@@ -14,7 +14,7 @@ use std::{
     rc::Rc,
     sync::{Arc, OnceLock, PoisonError, atomic},
 };
-use vellum_access::{LeafImage, Seen};
+use vellum_access::{Direction, LeafImage, Seen};
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicUsize, Ordering, RwLock};
 use vellum_pool::PoolError;
@@ -87,29 +87,33 @@ impl Images {
     pub fn add_keys(&self, tree: PageId, range: &mut RemovedRange<'_>) -> Result<(), PoolError> {
         let Some(images) = self.of(tree) else { return Ok(()) };
         range.begin();
-        if let Some(first) = images.first.get() {
-            add_keys(first, range)?;
-        }
-        let mut from = Bound::Unbounded;
-        if let Bound::Included(lower) | Bound::Excluded(lower) = range.lower() {
-            // The leaf whose lower fence is below the bound may reach beyond it.
-            if let Some((_, stored)) = images.others.last_before(lower)? {
-                add_keys(&stored, range)?;
+        let (direction, (lower, upper)) = (range.direction(), range.bounds());
+        let below = match lower {
+            Bound::Included(lower) | Bound::Excluded(lower) => images.others.last_before(lower)?,
+            Bound::Unbounded => None,
+        };
+        // The leaf whose lower fence is below the bound may reach beyond it.
+        let from = below.as_ref().map_or(Bound::Unbounded, |(fence, _)| Bound::Included(&fence[..]));
+        let upper = upper.map(<[u8]>::to_vec);
+        let mut add = |stored: &[u8]| {
+            // All keys of this image and of later ones are beyond those of earlier ones.
+            if range.is_full() {
+                range.cut();
+                return Ok(false);
             }
-            from = Bound::Included(lower);
+            read(stored)?.keys().for_each(|key| range.add(&key));
+            Ok(true)
+        };
+        let first = images.first.get();
+        if let Some(first) = first.filter(|_| direction == Direction::Forward) {
+            add(first)?;
         }
-        let upper = range.upper().map(<[u8]>::to_vec);
         let upper = upper.as_ref().map(|upper| &upper[..]);
-        let mut added = Ok(());
-        images.others.scan(from, upper, |fence, stored| {
-            // All keys of this image and of later ones are above its lower fence.
-            if range.is_full() && range.cut_at(fence) {
-                return None;
-            }
-            added = add_keys(stored, range);
-            added.is_ok().then_some(())
-        })?;
-        added
+        images.others.scan((from, upper), direction, |_, stored| add(stored))?;
+        if let Some(first) = first.filter(|_| direction == Direction::Backward) {
+            add(first)?;
+        }
+        Ok(())
     }
 
     /// How many images there are.
@@ -176,11 +180,6 @@ fn read(stored: &[u8]) -> Result<LeafImage, PoolError> {
     LeafImage::read(stored).ok_or_else(damaged)
 }
 
-fn add_keys(stored: &[u8], range: &mut RemovedRange<'_>) -> Result<(), PoolError> {
-    read(stored)?.keys().for_each(|key| range.add(&key));
-    Ok(())
-}
-
 /// What the image of a leaf shows of a record.
 pub(super) fn seen_in(image: &LeafImage, key: &[u8]) -> Result<Seen, PoolError> {
     image.seen(key).ok_or_else(damaged)
@@ -189,7 +188,8 @@ pub(super) fn seen_in(image: &LeafImage, key: &[u8]) -> Result<Seen, PoolError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spill::SpillFile;
+    use crate::{removed_range::in_portions, spill::SpillFile};
+    use std::ops::RangeBounds as _;
     use vellum_access::node::{NODE_BYTES, NodeMut, ValueKind};
     use vellum_vm::SimulatedDisk;
 
@@ -226,5 +226,53 @@ mod tests {
         images.keep(TREE, &page, &beside).unwrap();
         keep(&images, &beside, [Some(b"b"), None], b"value");
         assert_eq!(images.count(), 2);
+    }
+
+    /// Each portion ends with the keys of an image, whose fences may be keys, too.
+    #[test]
+    fn portions_have_the_keys_of_all_images_in_each_direction() {
+        let file = SpillFile::new(Some(Arc::new(SimulatedDisk::new(1))), 1 << 20);
+        let beside = SpillTree::create(&file).unwrap();
+        for seed in 0..8_u8 {
+            let (images, mut keys) = (Images::default(), Vec::new());
+            for leaf in 0..20_u8 {
+                // Some leaves are unchanged, and have no image; some are empty.
+                if leaf.wrapping_add(seed) % 5 == 0 {
+                    continue;
+                }
+                let fences = [(leaf > 0).then_some([leaf, 0]), (leaf < 19).then_some([leaf + 1, 0])];
+                let mut page = [0; NODE_BYTES];
+                let [lower, upper] = fences.each_ref().map(|fence| fence.as_ref().map(|fence| &fence[..]));
+                let mut node = NodeMut::init(&mut page, 0, lower, upper, PageId(0)).unwrap();
+                let own: &[[u8; 2]] = match leaf.wrapping_add(seed) % 3 {
+                    0 => &[],
+                    1 => &[[leaf, 1], [leaf, 7], [leaf + 1, 0]],
+                    _ => &[[leaf, 1]],
+                };
+                for key in own {
+                    node.insert(key, b"", ValueKind::Inline).unwrap();
+                    keys.push(*key);
+                }
+                images.keep(TREE, &page, &beside).unwrap();
+            }
+            let ends = [None, Some([4, 0]), Some([4, 1]), Some([9, 7]), Some([17, 0])];
+            for (from, to) in (0..5).flat_map(|from| (0..5).map(move |to| (from, to))) {
+                let (from, to) = (ends[from].as_ref(), ends[to].as_ref());
+                if from.zip(to).is_some_and(|(from, to)| from >= to) {
+                    continue;
+                }
+                let lower = from.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+                let upper = to.map_or(Bound::Unbounded, |key| Bound::Included(&key[..]));
+                for direction in [Direction::Forward, Direction::Backward] {
+                    let found = in_portions((lower, upper), direction, |bounds| {
+                        let mut range = RemovedRange::new(bounds, (direction, 2));
+                        images.add_keys(TREE, &mut range).unwrap();
+                        range.finish()
+                    });
+                    let expected = keys.iter().filter(|key| (lower, upper).contains(&key[..]));
+                    assert!(found.iter().map(|key| &key[..]).eq(expected.map(|key| &key[..])), "seed {seed}");
+                }
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
-    BlobReference, Intent, Seen, SharedBytes, ValueImage,
+    BlobReference, Direction, Intent, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
 use vellum_base::{Lsn, PageId};
@@ -572,7 +572,8 @@ fn later_snapshots_pass_over_what_was_removed_beside_an_open_writer() {
         };
         let keys = |sight| {
             let bounds = (Bound::Unbounded, Bound::Included(&key(1_000_000)[..]));
-            transactions.versions.removed(sight, TREE, bounds, usize::MAX).unwrap().keys.len()
+            let portion = (Direction::Forward, usize::MAX);
+            transactions.versions.removed(sight, TREE, bounds, portion).unwrap().keys.len()
         };
         for number in 0..2_000 {
             let snapshot = begin(&transactions, false);

@@ -70,6 +70,8 @@ fn they_see_their_moment_while_threads_change_everything() {
                 thread::sleep(std::time::Duration::from_millis(60));
                 let again: Vec<_> = old.range(&table, ..).unwrap().map(Result::unwrap).collect();
                 assert!(first == again);
+                let back = old.range(&table, ..).unwrap().rev().map(Result::unwrap);
+                assert!(back.eq(first.iter().rev().cloned()));
                 let young = database.begin().unwrap();
                 assert_eq!((total(&old), total(&young)), (100_000, 100_000));
                 kept = kept.max(database.history().kept_leaves);
@@ -303,23 +305,138 @@ fn removed_records_are_shown_whatever_their_number_and_wherever_they_are() {
             let back: Vec<_> = old.range(&table, ..).unwrap().rev().map(|entry| entry.unwrap().0).collect();
             assert!(back.iter().eq(model.keys().rev()), "seed {seed}: {}", back.len());
             assert_eq!(old.first(&table).unwrap().unwrap().0, *model.keys().next().unwrap());
+            assert_eq!(old.last(&table).unwrap().unwrap().0, *model.keys().next_back().unwrap());
             for _ in 0..30 {
                 let (from, count) = (key(random.random_range(0..1500)), random.random_range(1..700));
                 let part = old.range(&table, from.clone()..).unwrap().take(count);
                 let part: Vec<_> = part.map(|entry| entry.unwrap().0).collect();
                 assert!(part.iter().eq(model.range(from.clone()..).map(|entry| entry.0).take(count)));
                 let until = key(random.random_range(0..1500));
+                let part = old.range(&table, ..=until.clone()).unwrap().rev().take(count);
+                let part: Vec<_> = part.map(|entry| entry.unwrap().0).collect();
+                assert!(part.iter().eq(model.range(..=until.clone()).rev().map(|entry| entry.0).take(count)));
                 if from < until {
-                    let part: Vec<_> = old
-                        .range(&table, from.clone()..until.clone())
-                        .unwrap()
-                        .map(|entry| entry.unwrap().0)
-                        .collect();
-                    assert!(part.iter().eq(model.range(from..until).map(|entry| entry.0)), "seed {seed}");
+                    let part = || old.range(&table, from.clone()..until.clone()).unwrap();
+                    let forth: Vec<_> = part().map(|entry| entry.unwrap().0).collect();
+                    let mut back: Vec<_> = part().rev().map(|entry| entry.unwrap().0).collect();
+                    back.reverse();
+                    assert!(
+                        forth.iter().eq(model.range(from.clone()..until.clone()).map(|entry| entry.0)),
+                        "seed {seed}"
+                    );
+                    assert_eq!(back, forth, "seed {seed}");
                 }
             }
         }
         drop(olds);
+        drop(table);
+        database.close().unwrap();
+    }
+}
+
+/// Cursors of an old snapshot turn round anywhere, also within portions, while others remove records or put them back, and
+/// while younger snapshots end. Some keys begin with others, and the transaction has changed some records itself.
+#[test]
+fn removed_records_are_shown_to_and_fro_while_others_change_them() {
+    for seed in 0..12 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let room = [2_000, 40_000, 64 << 20][seed as usize % 3];
+        let (database, table) = create(&SimulatedDisk::new(seed), &small(room).pool_bytes(8 << 20));
+        let key = |number: u32| {
+            let mut key = (number / 4).to_be_bytes().to_vec();
+            key.resize(4 + number as usize % 4, 0);
+            key
+        };
+        let mut model = BTreeMap::new();
+        for number in 0..1600 {
+            let value = vec![number as u8; random.random_range(0..60)];
+            table.put(key(number), &value).unwrap();
+            model.insert(key(number), value);
+        }
+        let old = database.begin().unwrap();
+        let is_own = |number: u32| number % 97 == 5;
+        for number in (0..1600).filter(|number| is_own(*number)) {
+            if number.is_multiple_of(2) {
+                assert!(old.remove(&table, key(number)).unwrap());
+                model.remove(&key(number));
+            } else {
+                old.put(&table, key(number), "own").unwrap();
+                model.insert(key(number), b"own".to_vec());
+            }
+        }
+        let mut younger = Vec::new();
+        let mut change = |random: &mut StdRng, number: u32, removes: bool| {
+            if random.random_ratio(1, 60) {
+                younger.push(database.begin().unwrap());
+            }
+            if random.random_ratio(1, 60) && !younger.is_empty() {
+                drop(younger.swap_remove(random.random_range(0..younger.len())));
+            }
+            // Keys beyond the model's last one are new.
+            if !is_own(number) {
+                let change = |transaction: &Transaction| match removes {
+                    true => transaction.remove(&table, key(number)).map(drop),
+                    false => transaction.put(&table, key(number), "others").map(drop),
+                };
+                database.run(change).unwrap();
+            }
+        };
+        // Nearly all are removed: from the front, from the back, or anywhere.
+        for number in 0..1400 {
+            let number = [number, 1599 - number, random.random_range(0..1600)][seed as usize / 3 % 3];
+            change(&mut random, number, true);
+        }
+        for _ in 0..12 {
+            let ends = [random.random_range(0..1700), random.random_range(0..1700)];
+            let (from, to) = (key(*ends.iter().min().unwrap()), key(*ends.iter().max().unwrap()));
+            let whole = random.random();
+            let (mut cursor, expected): (_, Vec<_>) = if whole {
+                (old.cursor(&table, ..).unwrap(), model.iter().collect())
+            } else {
+                let cursor = old.cursor(&table, from.clone()..=to.clone()).unwrap();
+                (cursor, model.range(from.clone()..=to.clone()).collect())
+            };
+            let mut position = 0;
+            for _ in 0..12 {
+                match random.random_range(0..6) {
+                    0 => {
+                        cursor.seek_to_start();
+                        position = 0;
+                    }
+                    1 => {
+                        cursor.seek_to_end();
+                        position = expected.len();
+                    }
+                    2 => {
+                        let at = key(random.random_range(0..1700));
+                        cursor.seek(&at).unwrap();
+                        position = expected.partition_point(|(key, _)| **key < at);
+                    }
+                    _ => {}
+                }
+                if random.random_ratio(1, 4) {
+                    cursor.expect(random.random_range(1..30));
+                }
+                let (is_forward, count) = (random.random(), [3, 40, 600][random.random_range(0..3)]);
+                for _ in 0..count {
+                    let next = if is_forward { Some(position) } else { position.checked_sub(1) };
+                    let next = next.and_then(|next| expected.get(next));
+                    let entry = if is_forward { cursor.next() } else { cursor.previous() }.unwrap();
+                    let entry =
+                        entry.map(|entry| (entry.key().to_vec(), entry.inline_value().unwrap().to_vec()));
+                    assert_eq!(entry.as_ref().map(|(key, value)| (key, value)), next.copied(), "seed {seed}");
+                    if next.is_none() {
+                        break;
+                    }
+                    position = if is_forward { position + 1 } else { position - 1 };
+                    if random.random_ratio(1, 12) {
+                        let (number, removes) = (random.random_range(0..1700), random.random_ratio(2, 3));
+                        change(&mut random, number, removes);
+                    }
+                }
+            }
+        }
+        drop((younger, old));
         drop(table);
         database.close().unwrap();
     }

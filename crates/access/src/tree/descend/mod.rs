@@ -15,6 +15,7 @@ use crate::node::NodeView;
 use vellum_base::PageId;
 use vellum_pool::{OptimisticPage, Pager};
 
+pub(in crate::tree) use crate::direction::Direction;
 pub(in crate::tree) use step::{Approach, Descent, Fetch};
 
 /// A node, and the place in its parent that refers to it.
@@ -44,13 +45,6 @@ impl<'p, P: Pager + 'p> Place<'p, P> {
         };
         next.map(|next| (parent, view.child_place(next)))
     }
-}
-
-/// The direction of a cursor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::tree) enum Direction {
-    Forward,
-    Backward,
 }
 
 /// The child to which a step goes.

@@ -398,15 +398,17 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     /// Resolves more of the leaf, which may have changed meanwhile.
     fn resolve_more(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
-        if direction == Direction::Forward
-            && let Some(last) = self.seen.as_ref().and_then(|seen| seen.last_before_more())
-        {
-            if self.is_after_range(last) {
-                self.stand = Stand::End;
+        if let Some(last) = self.seen.as_ref().and_then(|seen| seen.last_before_more(direction)) {
+            let (is_beyond, end, stand) = match direction {
+                Direction::Forward => (self.is_after_range(last), Stand::End, Stand::After),
+                Direction::Backward => (self.is_before_range(last), Stand::Start, Stand::Before),
+            };
+            if is_beyond {
+                self.stand = end;
                 return Ok(Fetched::End);
             }
             self.key.set(last);
-            self.stand = Stand::After;
+            self.stand = stand;
         }
         self.leave();
         self.arrive(direction, may_wait)

@@ -18,9 +18,10 @@ pub(super) struct SeenLeaf {
     part: LeafPart,
 }
 
-/// Which part of a leaf is resolved.
+/// Which part of a leaf is resolved, in a direction.
 #[derive(Default)]
 struct LeafPart {
+    direction: Direction,
     /// Whether it begins where the leaf does.
     has_start: bool,
     /// The last key that was resolved, seen or not, if it does not end where the leaf does.
@@ -29,12 +30,11 @@ struct LeafPart {
 
 /// Which part of a leaf is to be resolved: each record costs a search for its versions.
 pub(super) struct Wanted<'k> {
-    /// Only records whose keys are greater than this, or also equal to it if so it says.
-    pub from: Option<(&'k [u8], bool)>,
+    direction: Direction,
+    /// The key right before which the part begins, or right after which if so it says; `None` at an end of the leaf.
+    from: Option<(&'k [u8], bool)>,
     /// How many records of the leaf, at most.
-    pub most: usize,
-    /// About how many removed records, at most.
-    pub most_removed: usize,
+    most: usize,
 }
 
 /// Removed records of a leaf are resolved in portions of this size: any number may have been where it is now.
@@ -53,17 +53,15 @@ enum EarlierValue {
 }
 
 impl<'k> Wanted<'k> {
-    /// What a cursor wants that comes to a leaf by this way, stands `after` its key, and wants `most` records if it goes
-    /// forward.
+    /// What a cursor wants that comes to a leaf by this way, stands `after` its key, and wants `most` records.
     pub fn by(direction: Direction, towards: Towards<'k>, after: bool, most: usize) -> Self {
-        let most_removed = REMOVED_PORTION;
-        match (direction, towards) {
-            (Direction::Forward, Towards::Key(key) | Towards::After(key)) => {
-                Self { from: Some((key, !after)), most, most_removed }
-            }
-            (Direction::Forward, Towards::First) => Self { from: None, most, most_removed },
-            _ => Self { from: None, most: usize::MAX, most_removed: usize::MAX },
-        }
+        // At an end of the leaf, only the other direction has something.
+        let (direction, from) = match towards {
+            Towards::Key(key) | Towards::After(key) => (direction, Some((key, after))),
+            Towards::First => (Direction::Forward, None),
+            Towards::Last => (Direction::Backward, None),
+        };
+        Self { direction, from, most }
     }
 }
 
@@ -79,15 +77,26 @@ impl SeenLeaf {
         leaf: &LeafCopy,
         wanted: &Wanted<'_>,
     ) -> Result<Self, PoolError> {
-        let Wanted { from, most, .. } = wanted;
+        let Wanted { direction, from, most } = *wanted;
         let isolation = view.isolation;
         let nodes = leaf.view();
-        let first = from.map_or(0, |(key, with_equal)| {
+        let position = |key: &[u8], after: bool| {
             let find = nodes.find(key);
-            find.index + usize::from(find.found && !with_equal)
-        });
-        let mut end = first.saturating_add(*most).min(leaf.count());
-        let last = end.checked_sub(1).filter(|_| end < leaf.count());
+            find.index + usize::from(find.found && after)
+        };
+        let from = from.map(|(key, after)| position(key, after));
+        let (mut slots, last) = match direction {
+            Direction::Forward => {
+                let first = from.unwrap_or(0);
+                let end = first.saturating_add(most).min(leaf.count());
+                (first..end, end.checked_sub(1).filter(|_| end < leaf.count()))
+            }
+            Direction::Backward => {
+                let end = from.unwrap_or(leaf.count());
+                let first = end.saturating_sub(most);
+                (first..end, Some(first).filter(|first| *first > 0))
+            }
+        };
         let mut last = last.map(|slot| {
             let mut key = Vec::new();
             nodes.append_key(slot, &mut key);
@@ -99,13 +108,19 @@ impl SeenLeaf {
             Removed::default()
         };
         if let Some(complete_to) = removed.complete_to {
-            let find = nodes.find(&complete_to);
-            end = end.min(find.index + usize::from(find.found)).max(first);
+            match direction {
+                Direction::Forward => {
+                    slots.end = slots.end.min(position(&complete_to, true)).max(slots.start);
+                }
+                Direction::Backward => {
+                    slots.start = slots.start.max(position(&complete_to, false)).min(slots.end);
+                }
+            }
             last = Some(complete_to);
         }
-        let part = LeafPart { has_start: from.is_none(), last };
+        let part = LeafPart { direction, has_start: wanted.from.is_none(), last };
         let mut removed = removed.keys.drain(..).peekable();
-        let (mut entries, mut key) = (Vec::with_capacity(end - first), Vec::new());
+        let (mut entries, mut key) = (Vec::with_capacity(slots.len()), Vec::new());
         let earlier = |key: &[u8], entries: &mut Vec<SeenEntry>| {
             let value = match isolation.seen(root, key)? {
                 Seen::Leaf => return Ok::<_, PoolError>(false),
@@ -116,7 +131,7 @@ impl SeenLeaf {
             entries.push(SeenEntry::Earlier { key: key.into(), value });
             Ok(true)
         };
-        for slot in first..end {
+        for slot in slots {
             key.clear();
             nodes.append_key(slot, &mut key);
             while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
@@ -136,15 +151,12 @@ impl SeenLeaf {
 
     /// Whether the leaf has more in this direction that was not resolved.
     pub fn has_more(&self, direction: Direction) -> bool {
-        match direction {
-            Direction::Forward => self.part.last.is_some(),
-            Direction::Backward => !self.part.has_start,
-        }
+        if direction == self.part.direction { self.part.last.is_some() } else { !self.part.has_start }
     }
 
-    /// The last key that was resolved, if the leaf may have more after it.
-    pub fn last_before_more(&self) -> Option<&[u8]> {
-        self.part.last.as_deref()
+    /// The last key that was resolved in this direction, if the leaf may have more beyond it. `None` where the part begins.
+    pub fn last_before_more(&self, direction: Direction) -> Option<&[u8]> {
+        self.part.last.as_deref().filter(|_| direction == self.part.direction)
     }
 
     pub fn count(&self) -> usize {
@@ -206,7 +218,7 @@ pub(super) fn resolve<'p, P: Pager>(
 }
 
 /// The keys covered by a leaf, or by the wanted part of it up to the key `last`, whose records were removed, and which
-/// some snapshot may see: if there are more than are wanted, the first ones.
+/// some snapshot may see: if there are more than a portion, the first ones.
 fn removed(
     view: &View<'_>,
     root: PageId,
@@ -214,17 +226,18 @@ fn removed(
     wanted: &Wanted<'_>,
     last: Option<&[u8]>,
 ) -> Result<Removed, PoolError> {
-    let (mut lower, mut upper) = (Vec::new(), Vec::new());
-    let lower = match wanted.from {
-        Some((key, true)) => Bound::Included(key),
-        Some((key, false)) => Bound::Excluded(key),
-        None if leaf.lower_fence(&mut lower) => Bound::Excluded(&lower[..]),
-        None => Bound::Unbounded,
+    let Wanted { direction, from, .. } = *wanted;
+    let last = last.map(Bound::Included);
+    let (lower, upper) = match direction {
+        Direction::Forward => (from.map(|(key, after)| bound(key, !after)), last),
+        Direction::Backward => (last, from.map(|(key, after)| bound(key, after))),
     };
-    let upper = match last {
-        Some(last) => Bound::Included(last),
-        None if leaf.upper_fence(&mut upper) => Bound::Included(&upper[..]),
-        None => Bound::Unbounded,
-    };
-    view.isolation.removed(root, (lower, upper), wanted.most_removed)
+    let (lower_fence, upper_fence) = leaf.fences();
+    let lower = lower.or(lower_fence.as_deref().map(Bound::Excluded)).unwrap_or(Bound::Unbounded);
+    let upper = upper.or(upper_fence.as_deref().map(Bound::Included)).unwrap_or(Bound::Unbounded);
+    view.isolation.removed(root, (lower, upper), (direction, REMOVED_PORTION))
+}
+
+fn bound(key: &[u8], is_included: bool) -> Bound<&[u8]> {
+    if is_included { Bound::Included(key) } else { Bound::Excluded(key) }
 }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, BlobReference, ChangeRecord, Claim, Intent, Isolation, RecordKind, Removed, Seen,
+    AccessError, BlobReference, ChangeRecord, Claim, Direction, Intent, Isolation, RecordKind, Removed, Seen,
     SharedBytes, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
@@ -200,14 +200,27 @@ impl Reference {
     }
 
     /// In small portions, if portions are wanted.
-    fn removed_within(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), most: usize) -> Removed {
+    fn removed_within(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        (direction, most): (Direction, usize),
+    ) -> Removed {
         let state = self.lock();
         let mut keys: Vec<Box<[u8]>> =
             state.removed.range::<[u8], _>(bounds).map(|key| key[..].into()).collect();
         let most = if most == usize::MAX { most } else { 3 };
-        let has_more = keys.len() > most;
-        keys.truncate(most);
-        let complete_to = keys.last().filter(|_| has_more).cloned();
+        let more = keys.len().saturating_sub(most);
+        let last = match direction {
+            Direction::Forward => {
+                keys.truncate(most);
+                keys.last()
+            }
+            Direction::Backward => {
+                keys.drain(..more);
+                keys.first()
+            }
+        };
+        let complete_to = last.filter(|_| more > 0).cloned();
         Removed { keys, complete_to }
     }
 
@@ -262,9 +275,9 @@ impl Isolation for Reference {
         &self,
         _: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
-        Ok(self.removed_within(bounds, most))
+        Ok(self.removed_within(bounds, portion))
     }
 
     fn recorded(&self, _: Lsn) {}
@@ -450,9 +463,9 @@ impl Isolation for Transaction<'_> {
         &self,
         _: PageId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
+        portion: (Direction, usize),
     ) -> Result<Removed, PoolError> {
-        Ok(self.reference.removed_within(bounds, most))
+        Ok(self.reference.removed_within(bounds, portion))
     }
 
     fn recorded(&self, lsn: Lsn) {

@@ -54,11 +54,11 @@ pub(super) fn copy_size(
 }
 
 /// How many records of a leaf a cursor resolves that comes to it: those of its first groups, or as many as are expected,
-/// and from then on all.
+/// and from then on all. Of those expected, many that are not seen may be in front.
 pub(super) fn resolve_size(groups: usize, expected: usize) -> usize {
     const RECORDS: [usize; 2] = [12, 48];
     if (1..=FEW).contains(&expected) {
-        return expected;
+        return expected << (2 * groups.min(5));
     }
     RECORDS.get(groups).copied().unwrap_or(usize::MAX)
 }
@@ -83,6 +83,15 @@ mod tests {
         // Backwards, the end lies after the cursor.
         assert_eq!(copy_size(0, 9, (17, 100, 17), Backward), records(9));
         assert_eq!(copy_size(0, ALL, (17, 100, 17), Backward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
+    }
+
+    /// Many records that are not seen do not cost a step each, however few are expected.
+    #[test]
+    fn more_and_more_records_are_resolved() {
+        let sizes = |expected| [0, 1, 2, 9].map(|groups| resolve_size(groups, expected));
+        assert_eq!(sizes(ALL), [12, 48, ALL, ALL]);
+        assert_eq!(sizes(1), [1, 4, 16, 1024]);
+        assert_eq!(sizes(20)[..2], [20, 80]);
     }
 
     #[test]
