@@ -52,7 +52,7 @@ use crate::plant::{Bug, planted};
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::undo_buffers::UndoBuffers;
-use crate::versions::{Spill, Versions};
+use crate::versions::{Spill, Turn, Versions};
 use crate::waiting::Waiting;
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
@@ -614,7 +614,7 @@ impl Transactions {
     /// Makes room in memory if versions take more than they may; `end` gives the end of the log. No latch is held.
     ///
     /// # Errors
-    /// If the file fails. Nothing is lost.
+    /// If the file fails, and versions take so much more than they may that nothing may be changed. Nothing is lost.
     pub fn make_room(&self, end: impl FnOnce() -> Lsn) -> Result<(), PoolError> {
         /// Covering snapshots pays once so many transactions have been committed since the oldest.
         const COMMITS: u64 = if cfg!(test) { 3 } else { 8 };
@@ -623,9 +623,23 @@ impl Transactions {
             times.first().is_some_and(|oldest| now - oldest >= COMMITS)
         };
         let Some(turn) = self.versions.turn_to_move(is_old) else { return Ok(()) };
-        if !is_old() {
-            return if turn.is_full { turn.spill(|| self.snapshots_now()) } else { Ok(()) };
-        }
+        turn.end(|turn| {
+            // What could not be written before comes first: until that is done, memory is to have no more of it.
+            turn.write_frozen()?;
+            match (is_old(), turn.is_full()) {
+                _ if !turn.is_little() => Ok(()),
+                (true, _) => self.cover(turn, end),
+                (false, true) => turn.spill(|| self.snapshots_now()),
+                (false, false) => Ok(()),
+            }
+        })
+    }
+
+    /// Covers the open snapshots.
+    ///
+    /// # Errors
+    /// If the file fails. Nothing is lost.
+    fn cover(&self, turn: &Turn<'_>, end: impl FnOnce() -> Lsn) -> Result<(), PoolError> {
         let generations = self.versions.generations();
         let spill = self.versions.spill();
         let generation = generations.begin_cover(&spill.file, spill.bytes)?;
@@ -634,7 +648,7 @@ impl Transactions {
         state.covering = covered.id;
         let times: Vec<_> = state.others().map(|begun| begun.time).collect();
         drop(state);
-        turn.freeze(&generation, || generations.arm(&generation, end));
+        turn.freeze(&generation, (times, covered.time), || generations.arm(&generation, end));
         generations.count(&generation);
         let mut pruned = Pruned::default();
         let mut others = 0;
@@ -651,7 +665,7 @@ impl Transactions {
             state.covering = state.covered.id;
         }
         generation.rest();
-        let written = turn.write_frozen(&generation, (&times, covered.time));
+        let written = turn.write_frozen();
         pruned.all.iter().for_each(|(_, left)| self.versions.prune_all(left, others));
         self.condense(&pruned);
         written
