@@ -1,6 +1,6 @@
 //! Errors of the pool, and the two interrupts by which an operation asks to be run again.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 use vellum_base::{Extent, HeaderFault, PageId, shown};
 use vellum_vm::VmError;
 
@@ -245,6 +245,12 @@ pub enum PoolError {
     /// The file for earlier versions of records failed, which a database uses while memory has no room for them.
     #[error("cannot keep or read earlier versions of records in their file, next to the log: {0}")]
     Versions(#[source] Box<PoolError>),
+    /// Memory has no room for more earlier versions of records, and their file cannot be written. Nothing has been
+    /// changed. The file is tried again.
+    #[error(
+        "memory has no room for more earlier versions of records: {0}; end the oldest transactions, or see to that file's device"
+    )]
+    NoRoomForVersions(#[source] Arc<PoolError>),
     /// The log takes no more records, so nothing can be changed. Nothing has been changed.
     #[error(transparent)]
     LogRefuses(io::Error),

@@ -59,7 +59,8 @@ pub struct LogSettings {
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
     /// How many bytes of memory earlier versions of records may take before they go to a file. The undo of each open
-    /// transaction may take an eighth of that. Default 64 MiB.
+    /// transaction may take an eighth of that. While the file cannot be written, versions take up to an eighth more.
+    /// Default 64 MiB.
     pub version_memory_bytes: u64,
     /// Whether a recovery passes over damaged pages: on a copy, to save what can be saved. Default false.
     pub skip_damage: bool,

@@ -191,8 +191,10 @@ impl Transaction {
         } else {
             number
         };
-        // One of several small transactions checks as well.
-        if calls.is_multiple_of(CALLS) && (calls > 0 || self.id().is_multiple_of(8)) {
+        // One of several small transactions checks as well, and each of them once there is no room at all.
+        if calls.is_multiple_of(CALLS)
+            && (calls > 0 || self.id().is_multiple_of(8) || self.transactions.versions.is_room_exceeded())
+        {
             self.transactions.make_room(|| self.transactions.places.divide())?;
         }
         Ok(number)

@@ -27,6 +27,12 @@
 //! see it. Only the large values that they have replaced stay, and the keys, if a covered transaction is serializable: see
 //! [`leaving`].
 //!
+//! # Where to look
+//! The state, and how snapshots are taken and looked at, is here. [`exposing`] has how a transaction claims records, and
+//! shows what it has changed; [`searching`] where that is looked for. [`ending`] has commits, and what closing a snapshot
+//! makes needless; [`leaving`] when that goes. [`making_room`] moves versions out of memory. [`history`] tells users what
+//! is kept.
+//!
 //! # Lock order
 //! [`lock_order`](crate::lock_order) has the order, and debug builds check it. While the state is locked, nothing else is
 //! locked but the slot of an undo buffer, and the log reserves the record of a commit. A thread that searches undo
@@ -34,14 +40,18 @@
 
 #[cfg(test)]
 mod covered_tests;
+mod ending;
 mod exposing;
+mod history;
 mod leaving;
+mod making_room;
 mod searching;
 #[cfg(test)]
 mod together_tests;
 
-// Over 600 lines: what is done under the lock of the state is read together.
-use crate::before::Before;
+pub(crate) use ending::{Ended, Refused};
+pub use history::{History, OldestSnapshot};
+
 use crate::exposure::Exposure;
 use crate::generations::{Covered, Oldest, OpenSnapshots};
 use crate::leftovers::{Left, Leftovers};
@@ -49,21 +59,17 @@ use crate::loads::Loads;
 use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use crate::places::Places;
 use crate::plant::{Bug, planted};
-use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
 use crate::waiting::Waiting;
 use crate::write_set::WriteSet;
-use crate::writer::{Sight, Writer};
+use crate::writer::Sight;
 use searching::{InTable, Searched, Searching};
-use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Bound,
     panic::Location,
     sync::Arc,
-    time::Duration,
 };
 use vellum_access::{Direction, Seen};
 use vellum_base::primitive::{
@@ -72,27 +78,6 @@ use vellum_base::primitive::{
 };
 use vellum_base::{Apart, Lsn, PageId, Precedence};
 use vellum_pool::{KeptPages, PoolError, UndoSpace};
-
-/// Why a transaction cannot be committed.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// A record that it has read was changed: this one.
-    Changed(Box<Before>),
-    /// Something was loaded into this tree, of which it has read something.
-    Loaded(PageId),
-    /// Its snapshot has been ended.
-    Ended,
-    /// Others' changes cannot be read.
-    Failed(PoolError),
-}
-
-fn refuse_if(found: Result<Option<Before>, PoolError>) -> Result<(), Refused> {
-    match found {
-        Ok(None) => Ok(()),
-        Ok(Some(record)) => Err(Refused::Changed(Box::new(record))),
-        Err(error) => Err(Refused::Failed(error)),
-    }
-}
 
 /// The transactions of a database.
 pub(crate) struct Transactions {
@@ -172,21 +157,6 @@ struct Begun {
     changed_bytes: u64,
 }
 
-/// What is to be done after a snapshot has been closed.
-pub(crate) struct Ended {
-    pub oldest: Oldest,
-    /// No transaction is open any more.
-    pub is_last: bool,
-    /// What transactions have left behind and no snapshot needs any more, each with the number by which
-    /// [`cleaned_up`](Transactions::cleaned_up) knows it.
-    pub free: Left,
-    pub pruned: Pruned,
-    /// Undo buffers that are to be forgotten, each by its commit and its slot, once their records are noted as changed.
-    pub forgotten: SmallVec<[(u64, usize); 2]>,
-    /// Whether so many undo buffers are searched that the oldest are to be entered in the table of versions.
-    pub are_many_searched: bool,
-}
-
 /// Leftovers whose versions are no longer needed, each with its commit.
 #[derive(Default)]
 pub(crate) struct Pruned {
@@ -210,43 +180,6 @@ impl Snapshot {
     pub fn sight(&self) -> Sight {
         Sight { time: self.time, own: self.id }
     }
-}
-
-/// The state of the history.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct History {
-    /// How many transactions are open, those included whose snapshots have been ended.
-    pub open: usize,
-    /// How many leaves are kept as they were for old snapshots.
-    pub kept_leaves: usize,
-    /// The transaction that holds back the most: one whose snapshot has been ended and that has changed something, or
-    /// else the oldest snapshot.
-    pub oldest: Option<OldestSnapshot>,
-    /// How many records have earlier versions.
-    pub records: usize,
-    /// How many earlier versions there are.
-    pub versions: usize,
-    /// How many bytes of keys and values they have.
-    pub version_bytes: u64,
-    /// How many ended transactions have left something behind. Those with no snapshot between them may count as one.
-    pub leftovers: usize,
-    /// How many bytes of log must stay because they are needed to undo open transactions, or to free large values.
-    pub log_bytes: u64,
-}
-
-/// The transaction that has been open for longest, and what is kept for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OldestSnapshot {
-    /// Its number: see [`Transaction::id`](crate::Transaction::id).
-    pub transaction: u64,
-    /// How long it has been open.
-    pub age: Duration,
-    /// Where the program began it.
-    pub begun_at: &'static Location<'static>,
-    /// How many transactions have been committed since.
-    pub commits: u64,
-    /// How many bytes of keys and values these have changed, counting the old keys and values.
-    pub bytes: u64,
 }
 
 impl Transactions {
@@ -477,186 +410,6 @@ impl Transactions {
         }
     }
 
-    /// Commits a transaction whose records begin after `first`, takes over what it leaves behind, and closes its
-    /// snapshot. `reserve` reserves the last record.
-    ///
-    /// # Errors
-    /// If its snapshot has been ended. If it has `reads`, and another transaction that was committed after the snapshot
-    /// was taken has changed one of them. What it leaves behind comes back; nothing has happened then.
-    pub fn commit(
-        &self,
-        (writer, snapshot): (&Writer, &Snapshot),
-        (first, left): (Lsn, Leftovers),
-        reads: Option<&ReadSet>,
-        reserve: impl FnOnce(u64) -> Lsn,
-    ) -> Result<(Lsn, Ended), Box<(Refused, Leftovers)>> {
-        let tested = reads.map_or(Ok(0), |reads| self.test(snapshot.time, reads));
-        let left = Arc::new(left);
-        // No other thread has it.
-        let take_back = |left| Arc::into_inner(left).unwrap_or_default();
-        let mut state = self.lock();
-        // Snapshots are ended while the state is locked; a test without that lock may have been incomplete.
-        if self.is_ended(snapshot) {
-            return Err(Box::new((Refused::Ended, take_back(left))));
-        }
-        let tested = match (tested, reads) {
-            (Ok(since), Some(reads)) => {
-                state.since(since).try_for_each(|(.., left)| refuse_if(left.find(reads))).and_then(|()| {
-                    state.loads.find(snapshot.id, reads).map_or(Ok(()), |tree| Err(Refused::Loaded(tree)))
-                })
-            }
-            (tested, _) => tested.map(drop),
-        };
-        if let Err(refused) = tested {
-            return Err(Box::new((refused, take_back(left))));
-        }
-        let time = state.time + 1;
-        let lsn = reserve(time);
-        writer.commit(time);
-        state.time = time;
-        state.end_writing(writer.id, Some(time));
-        state.end_private(&self.has_private, writer.id);
-        // Under the same lock, so that at every moment one of the two keeps the log.
-        state.changed_bytes += left.bytes;
-        self.versions.buffers().commit((writer.id, time), &left);
-        if let Some(slot) = left.slot {
-            state.searched.push(time, slot, &left);
-        }
-        state.leftovers.push_back((time, first, left));
-        state.join_at(time - 1);
-        // Release: a thread that finds this time finds the undo buffers of all commits up to it.
-        self.time.store(time, Ordering::Release);
-        self.publish(&state);
-        Ok((lsn, self.close(state, snapshot)))
-    }
-
-    /// Tests the reads of a transaction whose snapshot is of `time` against the commits since, except the last few, so
-    /// that little is left to test while the state is locked. Returns the last commit that was tested.
-    ///
-    /// # Errors
-    /// As for [`commit`](Self::commit).
-    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Refused> {
-        /// How many commits may be left.
-        const FEW: usize = 4;
-        /// How many are tested at a time.
-        const MANY: usize = 1024;
-        let mut since = time;
-        loop {
-            let state = self.lock();
-            // They stay as long as the snapshot is open.
-            let newer: Vec<_> =
-                state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
-            drop(state);
-            // If possible, nothing is read from a file while the state is locked, and not much is tested.
-            if newer.len() <= FEW && newer.iter().all(|(_, left)| !left.is_long_to_test()) {
-                return Ok(since);
-            }
-            for (time, left) in newer {
-                refuse_if(left.find(reads))?;
-                since = time;
-            }
-        }
-    }
-
-    /// Notes that a transaction has undone everything.
-    pub fn end_writing(&self, id: u64) {
-        let mut state = self.lock();
-        state.end_writing(id, None);
-        state.end_private(&self.has_private, id);
-        self.publish(&state);
-    }
-
-    /// Closes the snapshot of a transaction that has not been committed. Those that wait for it are yet to be called.
-    pub fn end(&self, snapshot: &Snapshot) -> Ended {
-        self.close(self.lock(), snapshot)
-    }
-
-    /// Closes a snapshot, and ends those beyond the limit.
-    fn close(&self, mut state: OrderedGuard<'_, State>, snapshot: &Snapshot) -> Ended {
-        // If its snapshot was ended before, its transaction is still open: single operations must heed its changes.
-        if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
-            state.snapshots.remove(index);
-        } else {
-            state.ended.retain(|begun| begun.id != snapshot.id);
-        }
-        state.open -= 1;
-        let is_last = state.open == 0;
-        if is_last {
-            self.open.store(0, Ordering::SeqCst);
-        }
-        let (mut free, mut pruned) = (SmallVec::new(), Pruned::default());
-        loop {
-            let mut oldest = state.oldest();
-            state.free_up_to(oldest.of_all, &mut free);
-            match state.beyond(&self.limit) {
-                Some(time) => {
-                    // Release, and before versions are forgotten: see `is_ended`.
-                    self.ended_before.0.store(time + 1, Ordering::Release);
-                    let count = state.snapshots.partition_point(|begun| begun.time <= time);
-                    let State { snapshots, ended, .. } = &mut *state;
-                    ended.extend(snapshots.drain(..count));
-                }
-                None => {
-                    state.join_at(snapshot.time);
-                    state.prune_up_to(oldest.of_others, &mut pruned);
-                    free.append(&mut state.unseen);
-                    self.versions.settle(oldest.of_others);
-                    let forgotten = state.forget_buffers(oldest.of_others, self.versions.buffers());
-                    let are_many_searched = state.searched.are_many(self.versions.spill().bytes);
-                    oldest.open = (!self.versions.generations().is_empty()).then(|| state.open_snapshots());
-                    drop(state);
-                    return Ended { oldest, is_last, free, pruned, forgotten, are_many_searched };
-                }
-            }
-        }
-    }
-
-    /// Makes room in memory if versions take more than they may; `end` gives the end of the log. No latch is held.
-    ///
-    /// # Errors
-    /// If the file fails. Nothing is lost.
-    pub fn make_room(&self, end: impl FnOnce() -> Lsn) -> Result<(), PoolError> {
-        /// Covering snapshots pays once so many transactions have been committed since the oldest.
-        const COMMITS: u64 = if cfg!(test) { 3 } else { 8 };
-        let is_old = || {
-            let (times, now) = self.snapshots_now();
-            times.first().is_some_and(|oldest| now - oldest >= COMMITS)
-        };
-        let Some(turn) = self.versions.turn_to_move(is_old) else { return Ok(()) };
-        if !is_old() {
-            return if turn.is_full { turn.spill(|| self.snapshots_now()) } else { Ok(()) };
-        }
-        let generations = self.versions.generations();
-        let spill = self.versions.spill();
-        let generation = generations.begin_cover(&spill.file, spill.bytes)?;
-        let mut state = self.lock_entered();
-        let covered = Covered { id: state.next_id - 1, time: state.time };
-        state.covering = covered.id;
-        let times: Vec<_> = state.others().map(|begun| begun.time).collect();
-        drop(state);
-        turn.freeze(&generation, || generations.arm(&generation, end));
-        generations.count(&generation);
-        let mut pruned = Pruned::default();
-        let mut others = 0;
-        if generations.complete(&generation, covered) {
-            let mut state = self.lock();
-            state.covered = covered;
-            others = state.oldest().of_others;
-            state.prune_up_to(others, &mut pruned);
-            self.versions.settle(others);
-        } else {
-            generations.give_up(&generation);
-            // Versions may be left in undo buffers again.
-            let mut state = self.lock();
-            state.covering = state.covered.id;
-        }
-        generation.rest();
-        let written = turn.write_frozen(&generation, (&times, covered.time));
-        pruned.all.iter().for_each(|(_, left)| self.versions.prune_all(left, others));
-        self.condense(&pruned);
-        written
-    }
-
     /// The times of the open snapshots that are not covered, in ascending order, and the number of the last commit.
     pub fn snapshots_now(&self) -> (Vec<u64>, u64) {
         self.lock().others_and_now()
@@ -700,37 +453,6 @@ impl Transactions {
         !self.lock().writers.is_empty()
     }
 
-    /// The state of the history, and of the log, which ends at `end`.
-    pub fn history(&self, end: Lsn) -> History {
-        self.enter_all();
-        self.versions.sweep_all();
-        let (versions, version_bytes) = self.versions.measure();
-        let records = self.versions.records();
-        let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
-        // Last: under it no versions are looked at.
-        let state = self.lock();
-        // One that has been ended holds back the log of its changes, if it has made any.
-        let is_writer = |begun: &&Begun| state.writers.iter().any(|(_, id)| *id == begun.id);
-        let oldest = state.ended.iter().find(is_writer).or(state.snapshots.front());
-        let oldest = oldest.map(|begun| OldestSnapshot {
-            transaction: begun.id,
-            age: begun.when.elapsed(),
-            begun_at: begun.place,
-            commits: state.time - begun.time,
-            bytes: state.changed_bytes - begun.changed_bytes,
-        });
-        History {
-            kept_leaves: self.versions.generations().images(),
-            open: state.open,
-            oldest,
-            records,
-            versions,
-            version_bytes,
-            leftovers: state.leftovers.len(),
-            log_bytes,
-        }
-    }
-
     /// Publishes the place up to which everything has settled.
     fn publish(&self, state: &State) {
         // Release: a reader that finds a leaf as a transaction left it, which latched the leaf after this, finds this
@@ -765,36 +487,6 @@ impl State {
     fn is_few(&self) -> bool {
         const WRITERS_MAX: usize = if cfg!(test) { 4 } else { 32 };
         self.writers.len() <= WRITERS_MAX && self.covering == self.covered.id
-    }
-
-    /// Gives up the slots of commits up to this one; their undo buffers are searched no more. If there are covered
-    /// snapshots, returns them instead.
-    fn forget_buffers(&mut self, oldest: u64, buffers: &UndoBuffers) -> SmallVec<[(u64, usize); 2]> {
-        let oldest = if planted(Bug::BufferForgottenEarly) { u64::MAX } else { oldest };
-        let are_noted = self.covered_count() > 0;
-        let mut to_be_noted = SmallVec::new();
-        while let Some((time, slot)) = self.searched.pop(oldest) {
-            if are_noted {
-                to_be_noted.push((time, slot));
-            } else {
-                buffers.forget(slot, time);
-            }
-        }
-        to_be_noted
-    }
-
-    /// The time of the oldest snapshots, if they are to be ended. Either all snapshots of one time are ended or none,
-    /// for each holds back what the others do.
-    fn beyond(&self, limit: &SnapshotLimit) -> Option<u64> {
-        if limit.age.is_none() && limit.bytes.is_none() {
-            return None;
-        }
-        let time = self.snapshots.front()?.time;
-        let youngest = self.snapshots.iter().take_while(|begun| begun.time == time).last()?;
-        let is_old = limit.age.is_some_and(|age| youngest.when.elapsed() > age);
-        let changed = self.changed_bytes - youngest.changed_bytes;
-        let is_large = limit.bytes.is_some_and(|bytes| changed > bytes);
-        (self.time > time && (is_old || is_large)).then_some(time)
     }
 
     /// Notes that the write set of this transaction is no longer private.

@@ -22,9 +22,11 @@
 
 mod claiming;
 mod entering;
+mod failure;
 mod moving;
 mod searching;
 
+pub(crate) use moving::Turn;
 pub(crate) use searching::Target;
 
 use crate::{
@@ -41,6 +43,7 @@ use crate::{
     undo_buffers::UndoBuffers,
     writer::{Sight, State, Writer},
 };
+use failure::Failure;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 use std::{ops::Bound, sync::Arc};
@@ -68,8 +71,10 @@ pub(crate) struct Versions {
     /// Where versions go for which memory has no room.
     spill: Spill,
     generations: Arc<Generations>,
-    /// Locked by the thread that moves them there.
-    turn: OrderedMutex<(), { rank::TURN }>,
+    /// Locked by the thread that moves them there; the last failure, until that has succeeded.
+    turn: OrderedMutex<Option<Failure>, { rank::TURN }>,
+    /// Whether they take so much memory that nothing may be added, and the file fails.
+    is_room_exceeded: AtomicBool,
     /// The commits up to this one are seen by every snapshot that is not covered, and will be by every later one.
     seen_by_all: Apart<AtomicU64>,
     /// Versions that are not in the table.
@@ -115,6 +120,7 @@ impl Versions {
             spill,
             generations: Generations::new(kept),
             turn: OrderedMutex::default(),
+            is_room_exceeded: AtomicBool::new(false),
             seen_by_all: Apart(AtomicU64::new(0)),
             buffers: UndoBuffers::default(),
             entering: OrderedMutex::default(),

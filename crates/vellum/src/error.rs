@@ -568,6 +568,7 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
         PoolError::NotClosedCleanly { .. } => ErrorKind::NotClosedCleanly,
         PoolError::ReadOnly => ErrorKind::ReadOnly,
         PoolError::Versions(error) => pool_kind(error),
+        PoolError::NoRoomForVersions(error) => pool_kind(error),
         PoolError::Log(source) | PoolError::LogRefuses(source) => {
             let error = source.get_ref().and_then(|error| error.downcast_ref());
             error.map_or(ErrorKind::Io, wal_kind)

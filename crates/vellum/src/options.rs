@@ -237,8 +237,9 @@ impl Options {
     /// How much memory, in bytes, earlier versions of records may take that open transactions still see; the undo data
     /// of each open transaction may take an eighth of it. Beyond that, both go to a file in the log's directory, which
     /// exists only while it is needed and may grow to 1 TiB; it has a cache of a quarter of this limit, at least 1 MiB,
-    /// in addition to the pool. Old snapshots are shown leaves as they were, which are kept in that file. Default 64
-    /// MiB.
+    /// in addition to the pool. Old snapshots are shown leaves as they were, which are kept in that file. While the file
+    /// cannot be written, versions take up to an eighth more; then changes by transactions fail until it can be
+    /// written, or old transactions have ended. Default 64 MiB.
     #[must_use]
     pub fn version_memory_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.version_memory_bytes = bytes;

@@ -103,19 +103,33 @@ impl Generations {
         }
     }
 
-    /// Writes frozen versions to the file. `snapshots` are the times of the snapshots that were open when they were
-    /// frozen, in ascending order, and the number of the last commit then.
+    /// Writes frozen versions to the file, the latest first, until those that memory still has take no more than `most`
+    /// bytes. Only one thread does so at a time.
     ///
     /// # Errors
-    /// If the file fails: the versions stay in memory.
-    pub fn write_frozen(&self, generation: &Generation, snapshots: (&[u64], u64)) -> Result<(), PoolError> {
+    /// If the file fails, and more than that is left: the versions stay in memory, and it can be tried again.
+    pub fn write_frozen(&self, most: usize) -> Result<(), PoolError> {
+        let mut failed = None;
+        for generation in self.all().iter().rev() {
+            if self.frozen_bytes() <= most {
+                break;
+            }
+            // There may be room for another one.
+            if let Err(error) = self.write_frozen_of(generation) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.filter(|_| self.frozen_bytes() > most).map_or(Ok(()), Err)
+    }
+
+    fn write_frozen_of(&self, generation: &Generation) -> Result<(), PoolError> {
         let Some(frozen) = generation.frozen() else { return Ok(()) };
         let mut chains: Vec<_> = frozen.chains().collect();
         // In key order, which suits the tree.
         chains.sort_unstable_by(|one, other| order(one.first(), other.first()));
         let mut load = generation.tree.load()?;
         for chain in chains {
-            if let Some((place, entry)) = generation.entry(&Moving::of(chain), None, snapshots)? {
+            if let Some((place, entry)) = generation.entry(&Moving::of(chain), None, frozen.snapshots())? {
                 load.push(&place, &entry)?;
             }
         }

@@ -12,12 +12,26 @@ pub(crate) struct Frozen {
     pub removed: RemovedKeys,
     /// About how much memory the versions take.
     pub bytes: usize,
+    /// The times of the snapshots that were open, in ascending order, and the number of the last commit then. Later
+    /// snapshots see all these commits, so these say for good which versions can be joined.
+    snapshots: (Vec<u64>, u64),
 }
 
 impl Frozen {
     /// The part of a record is `hash >> 32`, modulo the number of parts.
-    pub fn new(parts: Vec<HashTable<Chain>>, removed: RemovedKeys, bytes: usize) -> Self {
-        Self { parts, removed, bytes }
+    pub fn new(
+        parts: Vec<HashTable<Chain>>,
+        removed: RemovedKeys,
+        bytes: usize,
+        snapshots: (Vec<u64>, u64),
+    ) -> Self {
+        Self { parts, removed, bytes, snapshots }
+    }
+
+    /// The times of the snapshots that were open when the versions were frozen, in ascending order, and the number of
+    /// the last commit then.
+    pub fn snapshots(&self) -> (&[u64], u64) {
+        (&self.snapshots.0, self.snapshots.1)
     }
 
     pub fn find(&self, tree: PageId, key: &[u8], hash: u64) -> Option<&Chain> {

@@ -1,5 +1,7 @@
 //! What commits leave behind while covered transactions are open.
 
+mod failing;
+
 use super::{Ended, Refused, Snapshot, Transactions};
 use crate::{
     before::hash_of,
@@ -526,7 +528,7 @@ fn a_covered_transaction_sees_its_own_changes_while_another_cover_takes_them() {
     let spill = transactions.versions.spill();
     let second = generations.begin_cover(&spill.file, spill.bytes).unwrap();
     let turn = transactions.versions.turn_to_move(|| true).unwrap();
-    turn.freeze(&second, || generations.arm(&second, || Lsn(600)));
+    turn.freeze(&second, (Vec::new(), 1), || generations.arm(&second, || Lsn(600)));
     assert_eq!(see(), Seen::Leaf, "they are not counted yet");
     generations.count(&second);
     second.rest();

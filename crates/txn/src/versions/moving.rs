@@ -1,6 +1,6 @@
 //! Where versions go for which memory has no room: to covers of old snapshots, or to a file.
 
-use super::{Shard, Version, Versions};
+use super::{Shard, Version, Versions, failure::Failure};
 use crate::generations::{self, Frozen, Generation, Moving};
 use crate::lock_order::OrderedGuard;
 use crate::writer::State;
@@ -11,40 +11,86 @@ use vellum_pool::PoolError;
 /// The turn to move versions.
 pub(crate) struct Turn<'v> {
     versions: &'v Versions,
-    /// Whether no room is left; otherwise there is little.
-    pub is_full: bool,
-    _turn: OrderedGuard<'v, ()>,
+    room: Room,
+    /// The last failure of the file, until it has succeeded.
+    failure: OrderedGuard<'v, Option<Failure>>,
+}
+
+/// How much room versions have in memory.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Whether there is little.
+    is_little: bool,
+    /// Whether there is none.
+    is_full: bool,
+    /// Whether frozen versions take more than their part: the last ones are not in the file yet.
+    is_frozen_much: bool,
+    /// Whether so much more is used that nothing may be added.
+    is_exceeded: bool,
+}
+
+impl Room {
+    /// Whether there is something to do.
+    fn is_due(self) -> bool {
+        self.is_little || self.is_frozen_much
+    }
 }
 
 impl Versions {
     /// The turn to move versions, if they take more memory than they should and no other thread moves them. While there
     /// is still some room, only if `is_worth_it`.
     pub fn turn_to_move(&self, is_worth_it: impl FnOnce() -> bool) -> Option<Turn<'_>> {
-        let (little, full) = self.room();
-        let is_due = full || little && is_worth_it();
-        if !is_due {
+        let room = self.room();
+        let is_worth_it = room.is_full || room.is_frozen_much || room.is_little && is_worth_it();
+        if !is_worth_it {
+            self.note_exceeded(false);
             return None;
         }
-        self.sweep_all();
-        let (little, full) = self.room();
-        if !little {
-            return None;
-        }
-        let turn = if full {
+        let failure = if room.is_full {
             // Threads that bring more versions wait.
             self.turn.lock()
         } else {
             self.turn.try_lock()?
         };
-        let (little, is_full) = self.room();
-        little.then_some(Turn { versions: self, is_full, _turn: turn })
+        let is_paused = failure.as_ref().is_some_and(|failure| failure.is_paused(room.is_full));
+        // That looks at all versions, so not each time while the file fails.
+        if room.is_little && !is_paused {
+            self.sweep_all();
+        }
+        let room = self.room();
+        if !room.is_due() {
+            self.note_exceeded(false);
+            return None;
+        }
+        Some(Turn { versions: self, room, failure })
     }
 
-    /// Whether there is little room in memory, and whether there is none.
-    fn room(&self) -> (bool, bool) {
+    fn room(&self) -> Room {
         let (bytes, most) = (self.bytes(), self.spill.bytes);
-        // Frozen versions may take the other half: see `write_frozen`. Of this one, a quarter is left for what comes.
-        (bytes > most / 8 * 3, bytes + self.generations.frozen_bytes() > most)
+        let frozen = self.generations.frozen_bytes();
+        let all = bytes.saturating_add(frozen);
+        Room {
+            // Frozen versions may take the other half. Of this one, a quarter is left for what comes.
+            is_little: bytes > most / 8 * 3,
+            is_full: all > most,
+            is_frozen_much: frozen > most / 2,
+            is_exceeded: all > most.saturating_add(most / 8),
+        }
+    }
+
+    /// Whether versions take so much more memory than they may that each transaction is to make room before it changes
+    /// anything.
+    #[inline]
+    pub fn is_room_exceeded(&self) -> bool {
+        // Relaxed: a thread that finds this late adds some more.
+        self.is_room_exceeded.load(Ordering::Relaxed)
+    }
+
+    fn note_exceeded(&self, is_exceeded: bool) {
+        // Most do not change it, and leave other threads the line.
+        if self.is_room_exceeded() != is_exceeded {
+            self.is_room_exceeded.store(is_exceeded, Ordering::Relaxed);
+        }
     }
 
     /// Stops noting changes, unless another cover needs the notes.
@@ -84,8 +130,9 @@ impl Turn<'_> {
     }
 
     /// Takes all versions out of memory for a generation that covers snapshots, and calls `arm` at that moment. Later
-    /// changes are noted.
-    pub fn freeze(&self, generation: &Generation, arm: impl FnOnce()) {
+    /// changes are noted. `snapshots` are the times of the open snapshots that are not covered, in ascending order, and
+    /// the number of the last commit.
+    pub fn freeze(&self, generation: &Generation, snapshots: (Vec<u64>, u64), arm: impl FnOnce()) {
         let versions = self.versions;
         generation.freeze(&versions.generations, || {
             // In order; other threads lock one at a time.
@@ -99,20 +146,41 @@ impl Turn<'_> {
             let parts = parts.collect();
             let removed = std::mem::take(&mut *versions.lock_removed());
             versions.removed_count.store(0, Ordering::Release);
-            Frozen::new(parts, removed, bytes)
+            Frozen::new(parts, removed, bytes, snapshots)
         });
     }
 
-    /// Writes frozen versions to the file, if they take too much memory. `snapshots` are the times of the snapshots
-    /// that were open when they were frozen, in ascending order, and the number of the last commit then.
+    /// Writes frozen versions to the file, also those that could not be written before, as long as they take too much
+    /// memory.
     ///
     /// # Errors
     /// If the file fails. Nothing is lost.
-    pub fn write_frozen(&self, generation: &Generation, snapshots: (&[u64], u64)) -> Result<(), PoolError> {
-        if self.versions.generations.frozen_bytes() <= self.versions.spill.bytes / 2 {
-            return Ok(());
+    pub fn write_frozen(&self) -> Result<(), PoolError> {
+        self.versions.generations.write_frozen(self.versions.spill.bytes / 2)
+    }
+
+    /// Whether there is little room in memory.
+    pub fn is_little(&self) -> bool {
+        self.room.is_little
+    }
+
+    /// Whether there is none.
+    pub fn is_full(&self) -> bool {
+        self.room.is_full
+    }
+
+    /// Moves versions by `moved`, unless the file has failed just now.
+    ///
+    /// # Errors
+    /// If the file fails, or has failed, and there is so little room that nothing may be added.
+    pub fn end(mut self, moved: impl FnOnce(&Self) -> Result<(), PoolError>) -> Result<(), PoolError> {
+        if !self.failure.as_ref().is_some_and(|failure| failure.is_paused(self.room.is_full)) {
+            *self.failure = moved(&self).err().map(|error| Failure::new(error, self.failure.as_ref()));
         }
-        self.versions.generations.write_frozen(generation, snapshots)
+        let is_exceeded = self.versions.room().is_exceeded;
+        let cause = self.failure.as_ref().filter(|_| is_exceeded).map(Failure::cause);
+        self.versions.note_exceeded(cause.is_some());
+        cause.map_or(Ok(()), |cause| Err(PoolError::NoRoomForVersions(cause)))
     }
 
     fn copy(&self, shards: &[Shard]) -> Vec<Moving> {

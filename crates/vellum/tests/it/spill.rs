@@ -2,7 +2,12 @@
 
 use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::{CreateMode, Directory, FileOperation, FileOptions, SimulatedDisk};
 
@@ -319,4 +324,37 @@ fn on_a_full_disk_a_large_transaction_is_refused_and_rolled_back() {
     }
     println!("{refused} were refused");
     assert!(refused > 3);
+}
+
+/// Each transaction is small, and few of them look at how much memory versions take as long as there is room.
+#[test]
+fn while_versions_have_no_room_anywhere_changes_are_refused_and_memory_is_bounded() {
+    let disk = SimulatedDisk::new(1);
+    // Without a log nothing else is written.
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &small().log(false)).unwrap();
+    let table = database.create_table("table").unwrap();
+    (0..2000).for_each(|number| _ = table.put(key(number), [1; 200]).unwrap());
+    let old = database.begin().unwrap();
+    let change =
+        |number| database.run(|transaction| transaction.put(&table, key(number), [2; 200]).map(drop));
+    disk.leave_free(0);
+    let mut refused = 0;
+    for error in (0..2000).filter_map(|number| change(number).err()) {
+        assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{error}");
+        assert!(error.to_string().contains("memory has no room"), "{error}");
+        refused += 1;
+    }
+    let version_bytes = database.history().version_bytes;
+    assert!(refused > 1000 && version_bytes < ROOM * 5 / 4, "{refused} refused, {version_bytes} bytes");
+    (0..2000).for_each(|number| assert_eq!(old.get(&table, key(number)).unwrap().unwrap(), [1; 200]));
+    disk.heal();
+    let began = Instant::now();
+    while change(0).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(10), "nothing is written");
+        thread::sleep(Duration::from_millis(10));
+    }
+    (0..2000).for_each(|number| change(number).unwrap());
+    (0..2000).for_each(|number| assert_eq!(old.get(&table, key(number)).unwrap().unwrap(), [1; 200]));
+    drop(old);
+    is_clean(&database, &disk);
 }
