@@ -594,8 +594,6 @@ fn vm_kind(error: &VmError) -> ErrorKind {
 
 /// Whether the system reports lack of space: on the device, in a quota, or because of a limit on file sizes.
 fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
