@@ -1,7 +1,11 @@
 //! The file of versions fails while snapshots are being covered.
 
 use super::*;
-use std::{error::Error as _, thread, time::Duration};
+use std::{
+    error::Error as _,
+    thread,
+    time::{Duration, Instant},
+};
 use vellum_pool::PoolError;
 use vellum_vm::FileOperation;
 
@@ -132,7 +136,7 @@ fn while_no_generation_can_be_written_memory_is_bounded_and_the_error_says_why()
     let mut rounds = Rounds::new();
     rounds.round();
     rounds.disk.fail_from_of(FileOperation::Write, 1);
-    let mut frozen_most = 0;
+    let (mut frozen_most, begun) = (0, Instant::now());
     for _ in 0..40 {
         rounds.round();
         frozen_most = frozen_most.max(rounds.frozen_bytes());
@@ -142,7 +146,9 @@ fn while_no_generation_can_be_written_memory_is_bounded_and_the_error_says_why()
     assert!(frozen_most + version_bytes < ROOM + ROOM / 4, "{frozen_most} and {version_bytes} bytes");
     assert!(rounds.errors.len() > 20, "{} were refused", rounds.errors.len());
     let failures = rounds.disk.counts().scheduled_failures;
-    assert!(failures < 20, "{failures} writes have failed");
+    // On a slow machine one more attempt each second.
+    let allowed = 20 + 2 * begun.elapsed().as_secs();
+    assert!(failures < allowed, "{failures} writes have failed");
     for error in &rounds.errors {
         assert!(error.to_string().contains("memory"), "{error}");
         let mut cause = error.source().unwrap();
