@@ -107,7 +107,11 @@ impl Checkpoints {
     }
 
     fn take_and_discard(&self) -> Result<(), TxnError> {
-        let taken = self.take_in_turn().and_then(|undo| Ok(self.changes.log.discard(undo)?));
+        self.note_error(self.take_in_turn().and_then(|undo| Ok(self.changes.log.discard(undo)?)))
+    }
+
+    /// Notes whether the last checkpoint has failed, and why.
+    fn note_error<T>(&self, taken: Result<T, TxnError>) -> Result<T, TxnError> {
         *self.lock_error() = taken.as_ref().err().map(ToString::to_string);
         taken
     }
@@ -117,7 +121,7 @@ impl Checkpoints {
         let _turn = self.turn();
         pool.mark_in_use()?;
         pool.note_backup();
-        let undo = self.take_in_turn()?;
+        let undo = self.note_error(self.take_in_turn())?;
         let copy = self.changes.log.copy(undo)?;
         Ok((pool.copy_basis()?, copy))
     }

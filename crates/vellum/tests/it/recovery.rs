@@ -420,6 +420,27 @@ fn a_full_disk_refuses_changes_with_its_own_kind_and_ends() {
     database.close().unwrap();
 }
 
+/// A backup begins with a checkpoint: what it says counts, too.
+#[test]
+fn the_error_of_a_checkpoint_is_forgotten_when_a_backup_has_taken_one() {
+    let mut forgotten = 0;
+    for number in 1..20 {
+        let disk = Arc::new(SimulatedDisk::new(number));
+        let database = Database::create_in(disk.clone(), "data", &options()).unwrap();
+        database.create_table("table").unwrap().put("key", "value").unwrap();
+        disk.fail_nth_of(FileOperation::Write, number);
+        let failed = database.checkpoint().is_err();
+        disk.heal();
+        let error = || database.log_state().unwrap().checkpoint_error;
+        assert_eq!(error().is_some(), failed, "write {number}");
+        let target = Arc::new(SimulatedDisk::new(0));
+        let backed_up = database.backup_in(target, "backup", vellum::BackupOptions::default());
+        assert_eq!(error().is_some(), backed_up.is_err(), "write {number}");
+        forgotten += usize::from(failed && backed_up.is_ok());
+    }
+    assert!(forgotten > 0);
+}
+
 #[test]
 fn a_transaction_that_could_not_be_rolled_back_is_when_the_disk_works_again() {
     let disk = Arc::new(SimulatedDisk::new(1));
