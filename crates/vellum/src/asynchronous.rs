@@ -6,7 +6,7 @@
 //! the task that waits for each.
 //!
 //! A change that must be a transaction, because some are open, is made by its own task, which waits for those in its way
-//! without a thread.
+//! without a thread. Operations that are under way together have no order among each other, not even those of one key.
 //!
 //! The driver holds handles on the database only while it has operations. It drops them before it reports the last
 //! operation as done, so that a program that has awaited everything can close the database at once.
@@ -231,6 +231,9 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     }
 
     /// [`put`](Self::put) as a future.
+    ///
+    /// Futures that are under way together have no order, not even those of one key. Where the order matters, await one
+    /// before the next is polled.
     pub fn put_async(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> TableFuture<Put> {
         self.write(key, value, Task::Upsert, |_, answer| Ok(written(&answer).into()))
     }

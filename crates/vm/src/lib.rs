@@ -69,4 +69,6 @@ pub use queue::{Completion, Queue, Wait};
 pub use release::Releaser;
 pub use rename::{Named, has_other_names, named, rename_new};
 pub use request::{Operation, Request};
-pub use sim::{CrashModel, Faults, FileOperation, Image, OperationCounts, SimulatedDisk, SimulatedFile};
+pub use sim::{
+    CrashModel, Faults, FileOperation, HeldReads, Image, OperationCounts, SimulatedDisk, SimulatedFile,
+};

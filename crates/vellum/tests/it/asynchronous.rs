@@ -81,10 +81,13 @@ fn a_change_that_is_in_the_way_of_a_transaction_waits_as_a_task() {
     let table = database.create_table("t").unwrap();
     table.put("k", "old").unwrap();
     for round in 0..20 {
+        table.put("other", "old").unwrap();
         let transaction = database.begin().unwrap();
         transaction.put(&table, "k", "transaction's").unwrap();
+        transaction.put(&table, "other", "transaction's").unwrap();
         let mut change = pin!(table.put_async("k", "future's"));
-        let mut removal = pin!(table.remove_async("k"));
+        // Of another record: which of two changes that wait comes first is not told.
+        let mut removal = pin!(table.remove_async("other"));
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let context = &mut Context::from_waker(&waker);
         // Blocked by a busy machine, it may be over after 20 ms.
@@ -102,7 +105,6 @@ fn a_change_that_is_in_the_way_of_a_transaction_waits_as_a_task() {
         if is_told {
             assert_eq!((changed.unwrap(), removed.unwrap()), (Put::Replaced, true));
         }
-        table.put("k", "old").unwrap();
     }
     let transaction = database.begin().unwrap();
     transaction.put(&table, "k", "transaction's").unwrap();
@@ -147,9 +149,10 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
     let Poll::Ready(found) = future.as_mut().poll(&mut context) else { panic!("it had to wait") };
     assert_eq!(found.unwrap(), Some(value(77, 1)));
     // What is not has to wait, once.
-    file.set_faults(Faults { delay_max: Duration::from_millis(100), ..Faults::default() });
+    let held = file.hold_reads();
     let mut future = pin!(table.get_async(4000u64.to_be_bytes()));
     assert!(future.as_mut().poll(&mut context).is_pending());
+    drop(held);
     assert_eq!(block_on(future).unwrap(), Some(value(4000, 1)));
 }
 
@@ -233,13 +236,14 @@ impl Wake for Panics {
 fn a_waker_that_panics_keeps_no_other_future_waiting() {
     let file = SimulatedFile::new(34);
     let (database, table) = cold(&file);
-    file.set_faults(Faults { delay_max: Duration::from_millis(20), ..Faults::default() });
     for round in 0..3u64 {
+        let held = file.hold_reads();
         let (sender, woken) = mpsc::channel();
         let waker = Waker::from(Arc::new(Panics(sender)));
         let mut context = Context::from_waker(&waker);
         let mut future = Box::pin(table.get_async((1000 + 500 * round).to_be_bytes()));
         assert!(future.as_mut().poll(&mut context).is_pending());
+        drop(held);
         // Beside it, and after it.
         let beside = table.get_async((3000 + 500 * round).to_be_bytes());
         assert_eq!(block_on(beside).unwrap(), Some(value(3000 + 500 * round, 1)));
@@ -314,14 +318,13 @@ fn the_driver_may_be_the_last_to_leave() {
     }
     let file = SimulatedFile::new(33);
     let (database, table) = cold(&file);
-    // Each of three reads takes so long at most that they cannot all be over before the poll is.
-    file.set_faults(Faults { delay_max: Duration::from_millis(100), ..Faults::default() });
+    let held = file.hold_reads();
     let (sender, receiver) = mpsc::channel();
     let waker = Waker::from(Arc::new(Send(Mutex::new(Some(table.clone())), sender)));
     let mut future = table.get_async(3000u64.to_be_bytes());
     drop((table, database));
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
-    drop(future);
+    drop((future, held));
     receiver.recv_timeout(Duration::from_secs(10)).expect("it is woken all the same");
 }
 
@@ -451,11 +454,14 @@ fn a_change_waits_for_a_transaction_where_it_is_polled() {
 
 #[test]
 fn a_record_is_reserved_when_its_leaf_is_in_memory() {
-    let (database, table) = cold(&SimulatedFile::new(37));
+    let file = SimulatedFile::new(37);
+    let (database, table) = cold(&file);
     let transaction = database.begin().unwrap();
     let key = 3000_u64.to_be_bytes();
+    let held = file.hold_reads();
     let mut reserved = pin!(transaction.get_for_update_async(&table, key));
     assert!(reserved.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(held);
     assert_eq!(block_on(reserved).unwrap(), Some(value(3000, 1)));
     assert_eq!(table.remove(key).unwrap_err().kind(), ErrorKind::Conflict);
     transaction.rollback().unwrap();

@@ -19,6 +19,9 @@ use vellum_base::primitive::{Mutex, MutexGuard, thread};
 /// The number of syncs after which mapped words are examined.
 const LOOK_EVERY: u64 = 8;
 
+/// The time between two looks of a read at whether it is still held up.
+const HOLD_LOOK: Duration = Duration::from_millis(1);
+
 /// A file in memory that fails as configured, the same way each time for the same seed.
 ///
 /// Clones share the contents, so a test keeps one while the code under test owns another. As a test double it is
@@ -108,6 +111,15 @@ impl SimulatedFile {
         self.state().files[self.index].schedule.fail(Some(operation), n, true);
     }
 
+    /// Makes reads wait until what this returns is dropped, so that a test can look at what waits for one.
+    ///
+    /// Reads that have begun are not held up. A thread that both reads and is to drop it waits forever.
+    #[must_use = "reads go on when it is dropped"]
+    pub fn hold_reads(&self) -> HeldReads {
+        self.state().files[self.index].read_holds += 1;
+        HeldReads(self.clone())
+    }
+
     /// Counts of the operations on the file.
     pub fn counts(&self) -> OperationCounts {
         self.state().files[self.index].schedule.counts
@@ -181,6 +193,9 @@ impl SimulatedFile {
         let delay = self.state().begin(self.index, operation, offset, bytes)?;
         if delay > Duration::ZERO {
             thread::sleep(delay);
+        }
+        while operation == FileOperation::Read && self.state().files[self.index].read_holds > 0 {
+            thread::sleep(HOLD_LOOK);
         }
         Ok(())
     }
@@ -351,6 +366,16 @@ impl fmt::Debug for SimulatedFile {
             file.contents,
             file.pending.len()
         )
+    }
+}
+
+/// Holds up the reads of a file until it is dropped; see [`SimulatedFile::hold_reads`].
+#[derive(Debug)]
+pub struct HeldReads(SimulatedFile);
+
+impl Drop for HeldReads {
+    fn drop(&mut self) {
+        self.0.state().files[self.0.index].read_holds -= 1;
     }
 }
 

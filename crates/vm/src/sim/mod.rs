@@ -24,5 +24,5 @@ mod state;
 
 pub use disk::SimulatedDisk;
 pub use faults::{CrashModel, Faults, FileOperation, OperationCounts};
-pub use file::SimulatedFile;
+pub use file::{HeldReads, SimulatedFile};
 pub use image::Image;

@@ -50,6 +50,8 @@ pub(super) struct FileState {
     pub schedule: Schedule,
     /// How many handles are open for reading, or -1 for one handle that is open for writing.
     pub holders: i64,
+    /// How many ask reads to wait.
+    pub read_holds: usize,
     /// Words that are stored without any call.
     pub mapped: Option<Mapped>,
 }
@@ -130,6 +132,7 @@ impl Disk {
             faults: self.faults.clone(),
             schedule: Schedule::default(),
             holders: 0,
+            read_holds: 0,
             mapped: None,
         });
         self.files.len() - 1
