@@ -1,11 +1,18 @@
 //! Plain tables: single operations beside transactions, which cannot use them.
 
 use crate::support::options;
-use std::{sync::Arc, thread};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 use vellum::{
     Backup, BackupOptions, Database, Error, ErrorKind, RestoreOptions, Table, TableName, TableOptions, Task,
 };
-use vellum_vm::SimulatedDisk;
+use vellum_vm::{Faults, SimulatedDisk};
 
 fn plain() -> TableOptions {
     TableOptions::default().versions(false)
@@ -263,4 +270,57 @@ fn its_operations_are_atomic_beside_transactions() {
     });
     assert_eq!(table.get("count").unwrap(), Some(3 * EACH));
     assert_eq!(other.get("count").unwrap(), Some(EACH));
+}
+
+/// Between a look at its record and the read of its contents a large value can go, and its space become another's.
+#[test]
+fn large_values_are_never_reported_damaged_beside_others_that_replace_them() {
+    const KEYS: u64 = 24;
+    let disk = Arc::new(SimulatedDisk::new(6));
+    let options = options().pool_bytes(64 * 4096);
+    let database = Database::create_in(disk.clone(), "data", &options).unwrap();
+    let table = database.create_table_with(TableName::<u64, [u8]>::new("plain"), plain()).unwrap();
+    // All bytes of a value are the same, and other than those of the value before.
+    let length = |key: u64, round: u64| match key % 12 {
+        // More than the pool.
+        7 => 300_000,
+        _ => 5_000 + 4_096 * ((key + round) % 9),
+    };
+    let value = |key: u64, round: u64| vec![(key * 7 + round) as u8; length(key, round) as usize];
+    (0..KEYS).for_each(|key| assert!(table.insert(&key, &value(key, 0)).unwrap()));
+    disk.set_faults(Faults { delay_max: Duration::from_micros(200), ..Faults::default() });
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for reader in 0..3 {
+            let (table, is_over) = (&table, &is_over);
+            scope.spawn(move || {
+                for turn in reader.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = turn * 5 % KEYS;
+                    if let Some(found) = table.get(&key).unwrap() {
+                        assert!(
+                            found.iter().all(|byte| *byte == found[0]),
+                            "a value of {} bytes",
+                            found.len()
+                        );
+                    }
+                }
+            });
+        }
+        for round in 1..60 {
+            for key in 0..KEYS {
+                match (key + round) % 3 {
+                    0 => drop(table.remove(&key).unwrap()),
+                    _ => drop(table.put(&key, &value(key, round)).unwrap()),
+                }
+            }
+            if round % 10 == 0 {
+                database.compact(|_| true).unwrap();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(database.verify(|_| {}).is_clean());
 }
