@@ -23,6 +23,10 @@ pub(crate) enum Bug {
     UncommittedRead,
     /// Restoring goes one commit past its target.
     BeyondTarget,
+    /// Restoring forgets contents that lie before the redo point of its backup.
+    EarlyContentsForgotten,
+    /// Restoring writes such contents also where something else has been since.
+    EarlyContentsAnywhere,
     /// A transaction is undone as far back as its savepoint only.
     HalfRollback,
     /// Versions that went to a file are dropped though a snapshot needs them.
