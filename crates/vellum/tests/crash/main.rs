@@ -5,7 +5,7 @@
 //! - `tables`: the transactions among them that change tables as a whole, plain ones too, several at a time, with savepoints, and store
 //!   very large values; `table_changes` has one of them, `table_requests` what they ask for, `claims` which of them is first;
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
-//! - `restores`: the same with several threads, beside backups and compactions;
+//! - `restores`: the same with several threads, beside backups and compactions; `numbered` is what they do;
 //! - `clients`: several threads on such a disk;
 //! - `heaps`: several threads that share a heap of objects;
 //! - `compactions`: `histories` with a file that is compacted meanwhile;
@@ -43,6 +43,8 @@ mod histories;
 mod kills;
 mod life;
 mod model;
+#[cfg(not(shuttle))]
+mod numbered;
 mod open;
 mod planted;
 #[cfg(not(shuttle))]

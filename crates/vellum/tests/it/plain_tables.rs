@@ -287,7 +287,7 @@ fn large_values_are_never_reported_damaged_beside_others_that_replace_them() {
         _ => 5_000 + 4_096 * ((key + round) % 9),
     };
     let value = |key: u64, round: u64| vec![(key * 7 + round) as u8; length(key, round) as usize];
-    (0..KEYS).for_each(|key| assert!(table.insert(&key, &value(key, 0)).unwrap()));
+    (0..KEYS).for_each(|key| assert!(table.insert(key, value(key, 0)).unwrap()));
     disk.set_faults(Faults { delay_max: Duration::from_micros(200), ..Faults::default() });
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -299,7 +299,7 @@ fn large_values_are_never_reported_damaged_beside_others_that_replace_them() {
                         break;
                     }
                     let key = turn * 5 % KEYS;
-                    if let Some(found) = table.get(&key).unwrap() {
+                    if let Some(found) = table.get(key).unwrap() {
                         assert!(
                             found.iter().all(|byte| *byte == found[0]),
                             "a value of {} bytes",
@@ -312,8 +312,8 @@ fn large_values_are_never_reported_damaged_beside_others_that_replace_them() {
         for round in 1..60 {
             for key in 0..KEYS {
                 match (key + round) % 3 {
-                    0 => drop(table.remove(&key).unwrap()),
-                    _ => drop(table.put(&key, &value(key, round)).unwrap()),
+                    0 => drop(table.remove(key).unwrap()),
+                    _ => drop(table.put(key, value(key, round)).unwrap()),
                 }
             }
             if round % 10 == 0 {
