@@ -257,3 +257,26 @@ fn many_threads_find_room() {
         assert_clean(&place.database);
     }
 }
+
+/// Without a log nothing waits for one.
+#[test]
+fn it_finds_room_without_a_log_too() {
+    let disk = SimulatedDisk::new(1);
+    let options = options().capacity_bytes(CAPACITY).log(false);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    let filler = database.create_table("filler").unwrap();
+    let large: Table = database.create_table("large").unwrap();
+    for number in 0..ENTRIES {
+        large.put(format!("{number:0150}"), [number as u8; 600]).unwrap();
+    }
+    let place = Place { disk, database, filler, large: None };
+    drop(large);
+    let reader = place.database.begin().unwrap();
+    place.database.drop_table("large").unwrap();
+    place.fill();
+    place.set_faults(Faults { read_error: 1.0, ..Faults::default() });
+    drop(reader);
+    place.set_faults(Faults::default());
+    place.take_room(Next::Put).unwrap();
+    assert_clean(&place.database);
+}
