@@ -8,6 +8,7 @@
 //! latches are only tried; then the locks of `file::storage`.
 
 use crate::{
+    change_log::ChangeLog,
     error::{Miss, PoolError},
     file::storage::{Storage, is_full},
     file::superblock::State,
@@ -19,6 +20,7 @@ use crate::{
     primitive::{Mutex, Ordering, fence, lock, try_lock},
     replacement::{evictor::Evictor, resident_pages::ResidentPages},
 };
+use std::sync::OnceLock;
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
 /// How often a thread waits for an extent that another thread can hold only briefly, by a stale reference or to copy
@@ -39,11 +41,55 @@ pub(crate) struct Allocator {
     pub(crate) io: PageIo,
     /// Extents to which nothing refers any more but which a thread still reads, and the records that free them.
     pending_frees: Mutex<Vec<(Extent, Lsn)>>,
+    /// See [`Pool::make_space_by`](crate::Pool::make_space_by).
+    space_maker: OnceLock<SpaceMaker>,
 }
+
+/// Frees something in a file that is full: see [`Pool::make_space_by`](crate::Pool::make_space_by).
+pub type SpaceMaker = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Allocator {
     pub(crate) fn new(io: PageIo) -> Self {
-        Self { io, pending_frees: Mutex::new(Vec::new()) }
+        Self { io, pending_frees: Mutex::new(Vec::new()), space_maker: OnceLock::new() }
+    }
+
+    /// From now on `maker` makes space.
+    pub(crate) fn make_space_by(&self, maker: SpaceMaker) {
+        // It is set once.
+        let _ = self.space_maker.set(maker);
+    }
+
+    /// Has something freed if a claim found no space; the claim is then tried again. The thread holds no latch and no new
+    /// page.
+    ///
+    /// # Errors
+    /// The same error, if it is another one, or nothing could be freed.
+    #[cold]
+    pub(crate) fn make_space(&self, refused: PoolError) -> Result<(), PoolError> {
+        let is_for_this = matches!(
+            refused,
+            PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. } | PoolError::KeptForUndo
+        );
+        // What frees may wait for a checkpoint, which would wait for the group.
+        let is_in_group = || self.evictor().log().is_some_and(ChangeLog::is_in_group);
+        match self.space_maker.get() {
+            Some(make) if is_for_this && !is_in_group() && make() => Ok(()),
+            _ => Err(refused),
+        }
+    }
+
+    /// Claims space by `claim`, and [makes some](Self::make_space) if there is none. The thread holds no latch and no new
+    /// page.
+    pub(crate) fn claim_or_make<T>(
+        &self,
+        mut claim: impl FnMut() -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        loop {
+            match claim() {
+                Err(refused) => self.make_space(refused)?,
+                claimed => return claimed,
+            }
+        }
     }
 
     #[inline]

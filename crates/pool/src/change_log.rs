@@ -33,6 +33,12 @@ pub trait ChangeLog: Send + Sync {
         Err(refused)
     }
 
+    /// Whether the calling thread is in a [group](Self::begin_group): it waits for nobody then, because others may wait for
+    /// the end of the group.
+    fn is_in_group(&self) -> bool {
+        false
+    }
+
     /// Returns to the device the space that the log only keeps in reserve, because another file finds no room there.
     /// Returns whether there was any; if not, the log may free more in a moment. The thread may hold latches.
     fn give_up_spare(&self) -> bool {

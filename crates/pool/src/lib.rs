@@ -51,6 +51,7 @@ mod stream;
 mod undo_space;
 
 pub use {
+    allocator::SpaceMaker,
     append_hint::{AppendHint, AppendHints},
     change_log::ChangeLog,
     change_records::ChangeRecords,

@@ -23,8 +23,8 @@ use vellum_vm::{AlignedBuffer, LINE_BYTES, prefetch_line};
 const PREFETCH_LINES: usize = 6;
 
 impl Pool {
-    /// Makes room in the log if a change was refused for that; the change is then tried again. The thread holds no
-    /// latch.
+    /// Makes room in the log or the file if a change was refused for that; the change is then tried again. The thread
+    /// holds no latch.
     ///
     /// # Errors
     /// The same error, or the reason why there is no room.
@@ -32,7 +32,9 @@ impl Pool {
     fn make_room(&self, refused: PoolError) -> Result<(), PoolError> {
         match (refused, self.allocator().evictor().log()) {
             (PoolError::LogRefuses(error), Some(log)) => log.make_room(error).map_err(PoolError::LogRefuses),
-            (error, _) => Err(error),
+            // Whoever keeps room for undo looks for it elsewhere.
+            (error @ PoolError::KeptForUndo, _) => Err(error),
+            (error, _) => self.allocator().make_space(error),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The pool: a file whose pages are memory.
 
 use crate::{
-    allocator::Allocator,
+    allocator::{Allocator, SpaceMaker},
     change_log::ChangeLog,
     error::{Interrupt, PoolError},
     file::logged::Logged,
@@ -207,14 +207,25 @@ impl Pool {
         self.allocator.storage().undo_space()
     }
 
+    /// From now on, a thread that finds no space in the file, because the device is full or the capacity is reached, calls
+    /// `maker`, and tries again if that returns true: it has freed something, or another thread has since this one asked
+    /// last. A thread that holds latches gives them up first, and one that is in a group of records does not call it. What
+    /// has been freed may wait for the log; the next attempt sees to that. Only the first maker is used.
+    pub fn make_space_by(&self, maker: SpaceMaker) {
+        self.allocator.make_space_by(maker);
+    }
+
     /// Makes the file have room for the pages that are [kept](Self::undo_space) for undo, apart from `own` pages. If it
     /// cannot, nothing may take the room that open transactions have made in pages, except the one whose `own` these are.
+    /// The thread holds no latch.
     ///
     /// # Errors
     /// [`PoolError::KeptForUndo`] if there is no room for them.
     pub fn admit_growth(&self, own: u64) -> Result<(), PoolError> {
-        let admitted = self.allocator.storage().admit_growth(own);
-        if is_full(&admitted) { Err(PoolError::KeptForUndo) } else { admitted }
+        self.allocator.claim_or_make(|| {
+            let admitted = self.allocator.storage().admit_growth(own);
+            if is_full(&admitted) { Err(PoolError::KeptForUndo) } else { admitted }
+        })
     }
 
     /// Which pages are kept before they change, and the keeper.

@@ -251,13 +251,17 @@ impl ChangeLog for Changes {
     fn make_room(&self, refused: io::Error) -> io::Result<()> {
         let is_full = refused.get_ref().and_then(|error| error.downcast_ref::<LogError>());
         let is_full = is_full.is_some_and(|error| matches!(error, LogError::NoRoom { .. }));
-        let (log, groups) = GROUPS.get();
         match self.room_maker.get() {
             // A checkpoint would wait for the end of the group.
-            _ if !is_full || (log == self.number && groups > 0) => Err(refused),
+            _ if !is_full || self.is_in_group() => Err(refused),
             Some(maker) => maker().map_err(as_io_error),
             None => Err(refused),
         }
+    }
+
+    fn is_in_group(&self) -> bool {
+        let (log, groups) = GROUPS.get();
+        log == self.number && groups > 0
     }
 
     fn note_life(&self, begin: Lsn, number: u64) {

@@ -11,6 +11,7 @@ mod covers;
 mod frozen;
 mod images;
 mod oldest;
+mod open;
 mod removals;
 mod stored;
 
@@ -24,10 +25,12 @@ use crate::{
     chain::{self, Chain},
     lock_order::{OrderedMutex, OrderedRwLock, rank},
     plant::{Bug, planted},
+    shard::Changed,
     spill::{Entry, SpillFile, SpillTree, damaged},
     writer::{Sight, State, Writer},
 };
 use cover::Cover;
+use open::OpenRecords;
 use smallvec::SmallVec;
 use std::{collections::BTreeMap, sync::Arc};
 use stored::{KEY_BYTES_MAX, Version, place_of, versions, whole_key};
@@ -62,8 +65,9 @@ struct Contents {
     writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
     /// The hashes of records that have only versions of writers that were open when they came here, each with the last
-    /// of these: a covered snapshot must know of them when their writers are committed. None once they were too many.
-    open: Option<Vec<(u64, Arc<Writer>)>>,
+    /// of these: snapshots that an earlier generation covers must know of them when their writers are committed. None if no
+    /// earlier one is a cover.
+    open: Option<OpenRecords>,
     /// Who has changed the removed records of each tree.
     removals: BTreeMap<PageId, Removals>,
     /// Whether a page could not be kept.
@@ -98,8 +102,6 @@ impl Contents {
         hash: u64,
         versions: impl IntoIterator<Item = (&'v Arc<Writer>, State)>,
     ) -> bool {
-        /// They take 2 MiB of memory.
-        const OPEN_MAX: usize = if cfg!(test) { 4 } else { 128 << 10 };
         let mut last = None;
         for (writer, state) in versions {
             match state {
@@ -109,16 +111,19 @@ impl Contents {
             }
         }
         if let (Some(open), Some(last)) = (&mut self.open, last) {
-            open.push((hash, last.clone()));
-            self.open.take_if(|open| open.len() > OPEN_MAX);
+            open.add(hash, last);
         }
         false
     }
 
-    /// The hashes of records whose writers were open when their versions came here, and have been committed since.
-    fn committed_since(&self) -> impl Iterator<Item = u64> {
-        let committed = |(_, writer): &&(u64, Arc<Writer>)| matches!(writer.state(), State::Committed(_));
-        self.open.iter().flatten().filter(committed).map(|(hash, _)| *hash)
+    /// Whether there are records whose writers were open when their versions came here, and may have been committed since.
+    fn is_any_committed_since(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_any_committed(self.writers.values()))
+    }
+
+    /// Notes those records as changed. Nobody else notes anything in that filter meanwhile, or asks.
+    fn note_committed_since(&self, changed: &Changed) {
+        self.open.iter().for_each(|open| open.note_committed(self.writers.values(), changed));
     }
 
     /// Counts a version.
@@ -240,6 +245,8 @@ impl Generations {
 
     /// Adds a generation that takes versions.
     fn enter(&self, all: &mut SmallVec<[Arc<Generation>; 2]>, generation: Arc<Generation>) {
+        let former = all.iter().rev().find_map(|former| former.changed());
+        generation.contents.lock().open = former.map(|changed| OpenRecords::new(changed));
         all.push(generation);
         self.disturb();
         self.is_any.store(true, Ordering::Release);
@@ -285,12 +292,14 @@ impl Generations {
             // A snapshot needs its cover and what came before it. So the first that may need this one is the first that
             // earlier ones do not cover.
             let (first, time) = open.first_after(former);
-            let is_covered = is_covering || all.iter().any(|generation| generation.covers(first));
+            let cover = all.iter().find(|generation| generation.covers(first));
+            // It is not known what one that is begun will cover.
+            let covered = if is_covering { Some(0) } else { cover.map(|cover| cover.number()) };
             let is_live = generation.covers(first);
             if !is_live {
                 generation.retire();
             }
-            needed.push(is_live || generation.is_needed(time, is_covered));
+            needed.push(is_live || generation.is_needed(time, covered));
             former = former.max(generation.covered());
         }
         self.keep_covers(&all, is_covering, &mut needed);
@@ -375,11 +384,7 @@ impl Generation {
             tree: SpillTree::create(file)?,
             frozen: OrderedRwLock::new(None),
             oldest,
-            contents: OrderedMutex::new(Contents {
-                is_taking: true,
-                open: Some(Vec::new()),
-                ..Contents::default()
-            }),
+            contents: OrderedMutex::new(Contents { is_taking: true, ..Contents::default() }),
             has_removed: AtomicBool::new(false),
             settled: AtomicU64::new(0),
             cover,
@@ -416,17 +421,17 @@ impl Generation {
         contents.is_taking || contents.removals.get(&tree).is_some_and(|removals| removals.are_unseen(sight))
     }
 
-    /// Whether a snapshot needs its versions, of those that see the commits up to `seen`. `by_covered` says whether
-    /// covered snapshots may be among them.
-    fn is_needed(&self, seen: u64, by_covered: bool) -> bool {
+    /// Whether a snapshot needs its versions, of those that see the commits up to `seen`. `covered` is the number of the
+    /// first cover that covers some of them, if there is one.
+    fn is_needed(&self, seen: u64, covered: Option<u64>) -> bool {
         let contents = self.contents.lock();
         contents.is_taking
             || contents.latest > seen
             || contents.writers.values().any(|writer| match writer.state() {
                 State::Open => true,
                 State::Committed(time) => time > seen,
-                // Leaves that are kept may contain its changes.
-                State::RolledBack(_) => by_covered,
+                // Leaves that were kept before its changes had been undone may contain them.
+                State::RolledBack(covers) => covered.is_some_and(|covered| covered <= covers),
             })
     }
 

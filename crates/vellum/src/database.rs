@@ -234,11 +234,13 @@ impl Database {
 
     fn with(durable: DurablePool, log_place: LogPlace, options: &Options, created: bool) -> Self {
         let pool = durable.pool().for_thread();
+        let freeing = Freeing::new(move |root| catalog::free_part(&pool, root));
+        freeing.make_space_in(durable.pool());
         Self {
             inner: Arc::new(Inner {
                 driver: OnceLock::new(),
                 turns: Turns::default(),
-                freeing: Freeing::new(move |root| catalog::free_part(&pool, root)),
+                freeing,
                 durable,
                 durability: options.durability,
                 isolation: options.isolation,

@@ -1,7 +1,7 @@
 //! The state that the handles of a database share: the pool, the open tables, and orders for its driver.
 
 use crate::{
-    Answer, Error, IsolationLevel, Result, Task, Written, catalog,
+    Answer, Error, ErrorKind, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
     freeing::Freeing,
     generations::Generation,
@@ -246,18 +246,26 @@ impl Inner {
     }
 
     /// Frees all pages of a tree but its root. If they are many, or one cannot be read, they become those of a doomed
-    /// tree first.
+    /// tree first, unless the file has no page for its root.
     pub(crate) fn empty(&self, root: PageId) -> Result<()> {
-        let pool = self.durable.pool();
-        let tree = Tree::open(pool, root);
+        let tree = Tree::open(self.durable.pool(), root);
         if !tree.is_small()? || tree.truncate().is_err() {
-            let rest = catalog::create_doomed(pool)?;
-            let moved = tree.move_to(&Tree::open(pool, rest));
-            self.freeing.free(rest);
-            moved?;
+            match self.move_to_doomed(&tree) {
+                Err(error) if error.kind() == ErrorKind::OutOfSpace => tree.truncate()?,
+                moved => moved?,
+            }
         }
         self.durable.forget_tree(root);
         Ok(())
+    }
+
+    /// Moves all of a tree but its root to a doomed tree.
+    fn move_to_doomed(&self, tree: &Tree<'_, Pool>) -> Result<()> {
+        let pool = self.durable.pool();
+        let rest = catalog::create_doomed(pool)?;
+        let moved = tree.move_to(&Tree::open(pool, rest));
+        self.freeing.free(rest);
+        Ok(moved?)
     }
 
     /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.

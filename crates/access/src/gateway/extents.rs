@@ -2,6 +2,7 @@
 //!
 //! No record mentions them until something refers to them. By then they are durable.
 
+use super::allocation::allocate;
 use super::atomic::{PageSet, commit_recorded};
 use super::record::{Record, written};
 use super::{group::RecordGroup, page_change::PageChange};
@@ -17,7 +18,7 @@ pub(crate) fn new_blob<P: Pager>(
     fill: impl FnOnce(&mut [u8]) -> Result<u64, AccessError>,
 ) -> Result<(PageId, u64), AccessError> {
     pager.admit_changes()?;
-    let mut guard = pager.allocate(pages, PageKind::BLOB)?;
+    let mut guard = allocate(pager, pages, PageKind::BLOB)?;
     let digest = fill(guard.page_mut())?;
     let head = guard.id();
     drop(guard.keep(Lsn(0)));

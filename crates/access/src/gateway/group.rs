@@ -1,5 +1,6 @@
 //! Changes that are too many for one record, and yet happen together.
 
+use super::allocation::allocate;
 use super::atomic::{Fresh, PageSet, commit_recorded};
 use super::encoding::RecordKind;
 use super::objects::contents_of;
@@ -90,7 +91,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<PageId, PoolError> {
         self.pager.admit_changes()?;
-        let mut page = Fresh::allocate(self.pager)?;
+        let mut page = Fresh::<P>(allocate(self.pager, 1, PageKind::TREE_NODE)?);
         let id = page.id();
         fill(page.0.page_mut()).map_err(|error| PoolError::contents(id, error.to_string()))?;
         let mut node = [0; NODE_BYTES];
@@ -110,7 +111,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
     /// If the file cannot grow or the pool has no room.
     pub fn make_objects(&mut self, owner: PageId, fill: impl FnOnce(&mut [u8])) -> Result<PageId, PoolError> {
         self.pager.admit_changes()?;
-        let mut page = self.pager.allocate(1, PageKind::OBJECTS)?;
+        let mut page = allocate(self.pager, 1, PageKind::OBJECTS)?;
         let id = page.id();
         fill(page.page_mut());
         let mut copy = [0; NODE_BYTES];

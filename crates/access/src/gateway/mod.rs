@@ -38,6 +38,7 @@
 //! - **Groups** ([`RecordGroup`]). A change that is too long for one record, such as freeing a large tree, is divided
 //!   into several. They count only if the last one is in the log. Only the last one changes pages that existed before.
 
+mod allocation;
 mod atomic;
 mod change_record;
 mod difference;

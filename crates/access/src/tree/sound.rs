@@ -11,7 +11,7 @@ pub(in crate::tree) struct Expected {
     level: Option<u8>,
     pub lower: Option<Vec<u8>>,
     pub upper: Option<Vec<u8>>,
-    /// Whether it may end anywhere before its upper fence.
+    /// Whether it may end anywhere before its upper fence, because what came after it has been freed.
     ends_early: bool,
 }
 
@@ -21,7 +21,7 @@ impl Expected {
         Self { page, level: None, lower: None, upper: None, ends_early: false }
     }
 
-    /// The root of a tree of which the end may be missing.
+    /// The root of a tree of which parts may be missing.
     pub fn root_of_rest(page: PageId) -> Self {
         Self { ends_early: true, ..Self::root(page) }
     }
@@ -33,7 +33,7 @@ impl Expected {
         node.children().enumerate().map(move |(index, page)| {
             let separator = if index < node.count() { Some(node.key(index)) } else { upper.clone() };
             let lower = std::mem::replace(&mut lower, separator.clone());
-            Self { page, level, lower, upper: separator, ends_early: ends_early && index == node.count() }
+            Self { page, level, lower, upper: separator, ends_early }
         })
     }
 }

@@ -38,7 +38,7 @@ impl<'p> ExtentStream<'p> {
     pub(crate) fn begin(allocator: &'p Allocator, pages: u32, kind: PageKind) -> Result<Self, PoolError> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
         allocator.evictor().admit_changes()?;
-        let extent = allocator.claim(pages, Memory::Drop)?;
+        let extent = allocator.claim_or_make(|| allocator.claim(pages, Memory::Drop))?;
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: allocator.storage().lsn_past_log(), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();

@@ -86,8 +86,11 @@ impl<'p> PageStream<'p> {
         if self.ahead.is_empty() {
             let prefaulted = Cell::new(0..0);
             let window = &self.allocator.pages().window;
-            let grown = |end| prefaulted.set(window.leave(end));
-            self.ahead = self.allocator.storage().claim_run(self.run_pages, grown)?;
+            let claim = || {
+                let grown = |end| prefaulted.set(window.leave(end));
+                self.allocator.storage().claim_run(self.run_pages, grown)
+            };
+            self.ahead = self.allocator.claim_or_make(claim)?;
             self.prefaulted = prefaulted.into_inner();
             self.run_pages = (self.run_pages * 2).min(RUN_PAGES_MAX);
         }

@@ -34,7 +34,9 @@
 //! The first to change a record wins, also against transactions whose versions have been pruned. Therefore the hash of
 //! a record is noted in a Bloom filter when its versions are pruned after a cover or taken by a generation, or the undo
 //! buffer that has them is given up. Versions of open writers are not noted when a generation takes them, but, if their
-//! writers were committed, when it goes. A record whose leaf has changed since, and whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been made.
+//! writers were committed, when it goes; if they are many, all of them if one of their writers was. A record whose leaf has
+//! changed since, and whose hash is noted, counts as changed. Rarely, a hash collision refuses a change that might have been
+//! made.
 
 use super::{
     Frozen, Generation, Generations, Moving,
@@ -274,8 +276,8 @@ impl Generations {
         let newest = (0..all.len()).rev().find(|index| is_cover(*index));
         for (index, needed) in needed.iter_mut().enumerate().skip(first) {
             *needed |= is_cover(index) && (is_covering || Some(index) == newest);
-            // Its records are not all known; or they would be noted in the cover in which others note changes, which may be any
-            // while snapshots are being covered: that takes the locks of the versions.
+            // Its records would be noted in the cover in which others note changes, which may be any while snapshots are being
+            // covered: that takes the locks of the versions.
             let is_last = is_covering || newest.is_some_and(|newest| index > newest);
             *needed |= all.get(index).is_some_and(|generation| generation.must_stay(is_last));
         }
@@ -301,7 +303,7 @@ impl Generations {
             // Nobody else notes anything there any more, as it is not the newest cover.
             if let Some(all) = former.as_ref().and_then(|former| former.changed()) {
                 generation.changed().into_iter().for_each(|noted| all.note_all(noted));
-                generation.contents.lock().committed_since().for_each(|hash| all.note(hash));
+                generation.contents.lock().note_committed_since(all);
             }
             gone.push(generation.clone());
             false
@@ -357,6 +359,11 @@ impl Generation {
         self.cover.as_ref().map_or(0, |cover| cover.covered.load(Ordering::Acquire))
     }
 
+    /// How many covers had begun with this one; zero if it is none.
+    pub(super) fn number(&self) -> u64 {
+        self.cover.as_ref().map_or(0, |cover| cover.number.load(Ordering::Acquire))
+    }
+
     /// No snapshot is open any more that this generation covers: no more pages are kept for it.
     pub(super) fn retire(&self) {
         if let Some(cover) = self.cover.as_ref().filter(|_| !self.is_begun_cover()) {
@@ -404,8 +411,7 @@ impl Generation {
     /// Whether it stays as long as an earlier generation covers snapshots. `is_last` says whether others may note changes in
     /// the cover before it.
     fn must_stay(&self, is_last: bool) -> bool {
-        let contents = self.contents.lock();
-        contents.open.is_none() || is_last && contents.committed_since().next().is_some()
+        is_last && self.contents.lock().is_any_committed_since()
     }
 
     /// Whether it may have versions of a transaction that was open when they came here. Those that are just coming are

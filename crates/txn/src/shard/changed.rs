@@ -24,7 +24,17 @@ impl Changed {
     /// A filter for a table of versions that may take so many bytes: it takes a quarter of that, within limits.
     pub fn new(version_bytes: usize) -> Self {
         let bytes = (version_bytes / 4).clamp(BYTES_MIN, BYTES_MAX);
-        Self((0..bytes / size_of::<Line>()).map(|_| Line::default()).collect())
+        Self::with_lines(bytes / size_of::<Line>())
+    }
+
+    /// An empty filter of [this size](Self::lines).
+    pub fn with_lines(lines: usize) -> Self {
+        Self((0..lines).map(|_| Line::default()).collect())
+    }
+
+    /// Its size.
+    pub fn lines(&self) -> usize {
+        self.0.len()
     }
 
     /// The four bits of a hash, each with its word.

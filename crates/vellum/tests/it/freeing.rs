@@ -196,3 +196,30 @@ fn readers_beside_it_see_no_damage() {
         fill(&table);
     }
 }
+
+/// All of the tree before it stayed.
+#[test]
+fn a_page_that_cannot_be_read_keeps_little_of_its_table() {
+    const PAGE: usize = 4096;
+    let disk = SimulatedDisk::new(6);
+    let database = filled(&disk);
+    let before = allocated(&database);
+    database.close().unwrap();
+    // A leaf that has one of the last keys.
+    let bytes = disk.file("data").snapshot().to_vec();
+    let last = format!("{:06}{:x<100}", (ENTRIES - 60) / 6, "");
+    let has_key = |page: &&[u8]| page.windows(7).any(|window| window == &last.as_bytes()[..7]);
+    let page = bytes.chunks_exact(PAGE).position(|page| has_key(&page)).unwrap();
+    disk.file("data").flip_bit((page * PAGE) as u64 * 8 + 3000);
+    let database = open(&disk);
+    database.drop_table("large").unwrap();
+    let left = wait_below(&database, before / 4);
+    assert!(left > 10);
+    assert_eq!(database.verify(|_| {}).problems.len(), 1);
+    // When it can be read again, the rest is freed.
+    drop(database);
+    disk.file("data").flip_bit((page * PAGE) as u64 * 8 + 3000);
+    let database = open(&disk);
+    wait_below(&database, 10);
+    assert_clean(&database);
+}

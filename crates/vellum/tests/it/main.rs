@@ -44,6 +44,7 @@ mod recovery;
 mod refused_logs;
 mod reservations;
 mod restored_logs;
+mod room_of_dropped;
 mod salvage;
 mod scanned;
 mod schema;

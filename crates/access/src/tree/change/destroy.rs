@@ -3,7 +3,8 @@
 //! A large tree is freed from its end: [`Tree::free_end`] frees the last node at level 1 with all below it, and its
 //! parent loses it in the same group. So each group is short, however large the tree is: the log has room for it, a
 //! checkpoint can be taken between two of them, and what is gathered in memory is no more than one of them needs. What
-//! is left is a tree whose last nodes end before their parents do: see [`Tree::verify_rest`].
+//! cannot be read is passed over, and stays with what leads to it. What is left is a tree whose nodes may end before their
+//! parents say: see [`Tree::verify_rest`].
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, NodeImage, PageChange, RecordGroup, Recording};
@@ -16,15 +17,22 @@ use std::collections::{HashMap, hash_map::Entry};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Interrupt, Misses, OptimisticPage, Pager, PoolError};
 
-/// Where the end of a tree is cut off.
+/// Where a part of a tree is cut off.
 struct Cut {
     /// A node, and its level.
     page: PageId,
     level: u8,
-    /// Its last separator, and the child after it, which is freed.
+    /// One of its separators. The child after it is freed.
     separator: Vec<u8>,
-    child: PageId,
+    /// The extents of that child and all below it.
+    extents: Extents,
 }
+
+/// Extents that are to be freed, with the levels of nodes.
+type Extents = Vec<(Extent, u8)>;
+
+/// How many parts are passed over at once because they cannot be read. On a device that fails, each may take seconds.
+const UNREADABLE_MAX: usize = 8;
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Frees all pages of the tree, including the root. No other handle may use the tree meanwhile or afterwards.
@@ -58,38 +66,62 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Frees the end of a tree that is too large to be freed at once: some hundred leaves, their values, and the inner
     /// nodes that lead to nothing else. Returns false, and does nothing, if only that much is left: then
     /// [`destroy_in`](Self::destroy_in) frees the rest. No other handle may use the tree meanwhile or afterwards. A thread
-    /// that reads it finds that what has led it there has changed.
+    /// that reads it finds that what has led it there has changed. If some of the end cannot be read, what comes before it
+    /// is freed.
     ///
     /// # Errors
-    /// If a page cannot be read, or the log has no room: then nothing has happened.
+    /// If a page cannot be read and nothing else is left to be freed, too many cannot be read, or the log has no room: then
+    /// nothing has happened.
     pub fn free_end(&self) -> Result<bool, AccessError> {
         self.pager.admit_changes()?;
-        let Some(cut) = self.last_cut()? else { return Ok(false) };
-        let (extents, found) = self.extents_from(cut.child, Some(cut.level - 1));
-        found?;
+        let Some(mut cut) = self.last_cut((self.root, None), &mut 0)? else { return Ok(false) };
         let mut group = RecordGroup::begin(self.pager);
-        group.free(self.root, extents)?;
+        group.free(self.root, std::mem::take(&mut cut.extents))?;
         self.pager.run(|| self.try_cut(&cut, &mut group))?;
         Ok(true)
     }
 
-    /// The lowest node above level 1, on the way to the end of the tree, that has more than one child.
-    fn last_cut(&self) -> Result<Option<Cut>, AccessError> {
-        let (mut page, mut expected, mut cut) = (self.root, None, None);
-        loop {
-            let bytes = self.sound_node(page, expected)?;
-            let view = NodeView::new(&bytes[..]);
-            let level = view.level();
-            let Some(child) = view.children().last().filter(|_| level >= 2) else { return Ok(cut) };
-            if let Some(last) = view.count().checked_sub(1) {
-                cut = Some(Cut { page, level, separator: view.key(last), child });
+    /// The last part under a node that can be read: it is cut off the lowest node above level 1 that has more than one child.
+    /// None if the node has no such part. Counts what cannot be read.
+    fn last_cut(
+        &self,
+        (page, expected): (PageId, Option<u8>),
+        unreadable: &mut usize,
+    ) -> Result<Option<Cut>, AccessError> {
+        let bytes = self.sound_node(page, expected).inspect_err(|_| *unreadable += 1)?;
+        let view = NodeView::new(&bytes[..]);
+        let (level, children) = (view.level(), view.children().collect::<Vec<_>>());
+        let Some(below) = level.checked_sub(1).filter(|below| *below > 0) else { return Ok(None) };
+        let mut result = Ok(None);
+        for (index, child) in children.into_iter().enumerate().rev() {
+            match self.last_cut((child, Some(below)), unreadable) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                failed => {
+                    result = result.and(failed);
+                    if *unreadable >= UNREADABLE_MAX {
+                        break;
+                    }
+                    continue;
+                }
             }
-            (page, expected) = (child, Some(level - 1));
+            // A first child goes with its parent.
+            let Some(before) = index.checked_sub(1) else { break };
+            let (extents, found) = self.extents_from(child, Some(below));
+            let Err(error) = found else {
+                return Ok(Some(Cut { page, level, separator: view.key(before), extents }));
+            };
+            result = result.and(Err(error));
+            *unreadable += 1;
+            if *unreadable >= UNREADABLE_MAX {
+                break;
+            }
         }
+        result
     }
 
     fn try_cut(&self, cut: &Cut, group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
-        let place = self.node_at(Towards::Last, cut.level, Approach::Direct, None)?;
+        let place = self.node_at(Towards::Key(&cut.separator), cut.level, Approach::Direct, None)?;
         let Some(place) = place.filter(|place| place.node.id() == cut.page) else {
             return Err(damaged(cut.page, "a tree that is being freed has changed"));
         };
@@ -248,7 +280,9 @@ impl<'p, P: Pager> Tree<'p, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use vellum_pool::{Pool, PoolOptions};
+    use vellum_vm::{Faults, FileOperation, SimulatedFile};
 
     fn filled<'p>(pool: &'p Pool, entries: u32) -> Tree<'p, Pool> {
         let tree = Tree::create(pool).unwrap();
@@ -296,6 +330,83 @@ mod tests {
         assert!(parts > 10, "{parts} parts");
         tree.destroy().unwrap();
         assert_eq!(allocated(&pool), before);
+    }
+
+    /// Everything before it stayed until it could be read.
+    #[test]
+    fn a_page_that_cannot_be_read_keeps_little_else() {
+        for depth in [0, 1, 2] {
+            let file = SimulatedFile::new(1);
+            let options = PoolOptions::default().pool_bytes(4 << 20).capacity_bytes(1 << 30);
+            let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+            let before = allocated(&pool);
+            let tree = filled(&pool, 8000);
+            let (root, height) = (tree.root(), tree.shape().unwrap().height);
+            assert!(height >= 4);
+            let all = allocated(&pool) - before;
+            // On the way to a leaf near the end, which is the last of none of its ancestors.
+            let mut page = root;
+            for _ in depth..height - 1 {
+                let bytes = tree.sound_node(page, None).unwrap();
+                let children: Vec<_> = NodeView::new(&bytes[..]).children().collect();
+                page = children[children.len().saturating_sub(2)];
+            }
+            pool.close().unwrap();
+            let bit = page.offset() * 8 + 8 * 2000;
+            file.flip_bit(bit);
+            let pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
+            let tree = Tree::open(&pool, root);
+            let error = loop {
+                match tree.free_end() {
+                    Ok(is_freed) => assert!(is_freed, "the page that cannot be read is not freed"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, AccessError::Pool(PoolError::Corruption { .. })), "{error}");
+            let mut pages = 0;
+            let report = tree.verify_rest(|extent| {
+                pages += u64::from(extent.pages);
+                true
+            });
+            assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+            let left = allocated(&pool) - before;
+            // A node at level 2 keeps about a fourth of the tree.
+            let most = if depth < 2 { all / 8 } else { all / 3 };
+            assert!(left < most, "{left} pages of {all} are left beside a node at level {depth}");
+            assert!(pages <= left && (depth > 0 || pages == left), "{pages} of {left} pages");
+            pool.close().unwrap();
+            file.flip_bit(bit);
+            let pool = Pool::open_on(Arc::new(file), &options).unwrap();
+            let tree = Tree::open(&pool, root);
+            while tree.free_end().unwrap() {}
+            tree.destroy().unwrap();
+            assert_eq!(allocated(&pool), before, "nothing is leaked");
+        }
+    }
+
+    /// On a device that fails, each page may take seconds.
+    #[test]
+    fn not_all_pages_are_tried_that_cannot_be_read() {
+        let file = SimulatedFile::new(1);
+        let options = PoolOptions::default().pool_bytes(4 << 20).capacity_bytes(1 << 30);
+        let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+        let root = filled(&pool, 8000).root();
+        pool.close().unwrap();
+        let pool = Pool::open_on(Arc::new(file.clone()), &options.background_eviction(false)).unwrap();
+        let tree = Tree::open(&pool, root);
+        tree.shape().unwrap();
+        let before = file.counts();
+        file.set_faults(Faults { read_error: 1.0, ..Faults::default() });
+        // What is in memory can be freed.
+        let error = loop {
+            if let Err(error) = tree.free_end() {
+                break error;
+            }
+        };
+        assert!(matches!(error, AccessError::Pool(PoolError::Read { .. })), "{error}");
+        let reads = file.counts().of(FileOperation::Read) - before.of(FileOperation::Read);
+        // There are 1600 leaves in 80 parts, which are read twice.
+        assert!(reads < 450, "{reads} reads");
     }
 
     #[test]
