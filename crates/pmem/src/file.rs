@@ -11,6 +11,8 @@
 //! the file grows again, the cover is replaced up to its new end only, and not for whole chunks. Nothing is stored there,
 //! so the cover is only readable, and the system sets no memory aside for it.
 
+mod room;
+
 use crate::{
     cpu::{self, Flush},
     error::{PmemError, Result},
@@ -80,6 +82,8 @@ struct Mapped {
     highest: u64,
     /// The end of the part for which huge pages were requested, in bytes.
     huge: u64,
+    /// How many times the file is to grow before huge pages are tried again.
+    growths_to_skip: u32,
 }
 
 /// How a file is opened.
@@ -334,86 +338,6 @@ impl FileMedium {
         }
     }
 
-    /// Allocates storage for the bytes from `from` to `to`: a store to a hole could otherwise end in a signal.
-    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
-        let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
-        loop {
-            // SAFETY: the descriptor is open; no memory is involved.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, from, bytes) } == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                Some(libc::EOPNOTSUPP) => return self.write_zeroes(from as u64, to),
-                _ => return Err(error),
-            }
-        }
-    }
-
-    /// Allocates storage wherever a file has none, as a copy of it may have left out pages of zeroes.
-    fn fill_holes(&self, size: u64) -> io::Result<()> {
-        let seek = |from: u64, what| {
-            // SAFETY: the descriptor is open; no memory is involved.
-            let found = unsafe { libc::lseek(self.file.as_raw_fd(), from as libc::off_t, what) };
-            u64::try_from(found).map_err(|_| io::Error::last_os_error())
-        };
-        let mut at = 0;
-        while at < size {
-            let from = match seek(at, libc::SEEK_HOLE) {
-                Ok(from) if from < size => from,
-                // File systems that do not know their holes say that there is none, or that they do not know.
-                Ok(_) => return Ok(()),
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            at = match seek(from, libc::SEEK_DATA) {
-                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => size,
-                found => found?.min(size),
-            };
-            self.allocate(from, at)?;
-        }
-        Ok(())
-    }
-
-    /// The fallback of [`allocate`](Self::allocate) on file systems that do not support it.
-    fn write_zeroes(&self, from: u64, to: u64) -> io::Result<()> {
-        use std::os::unix::fs::FileExt as _;
-        let zeroes = vec![0; 1 << 16];
-        let mut at = from;
-        while at < to {
-            let bytes = (to - at).min(zeroes.len() as u64) as usize;
-            self.file.write_all_at(zeroes.get(..bytes).unwrap_or(&zeroes), at)?;
-            at += bytes as u64;
-        }
-        Ok(())
-    }
-
-    /// Maps all pages of new memory at once: mapping them one by one, at their first use, would cost a writer several
-    /// times as much. A hint: pages that are not mapped now are mapped then.
-    fn populate(&self, from: u64, to: u64) {
-        /// Since Linux 5.14; not every version of the C library's interface has a name for it.
-        const MADV_POPULATE_WRITE: libc::c_int = 23;
-        if self.persistence == Persistence::Msync {
-            // Pages that were written to would have to be written back.
-            return;
-        }
-        let from = from.next_multiple_of(PAGE_SIZE as u64);
-        let address = self.memory.address(from).cast_mut();
-        let bytes = to.saturating_sub(from) as usize;
-        // SAFETY: the range is mapped, no thread uses it yet, and its contents stay the same.
-        unsafe { libc::madvise(address.cast(), bytes, MADV_POPULATE_WRITE) };
-    }
-
-    /// Makes the file longer; on failure its length is unchanged.
-    fn extend(&self, from: u64, to: u64) -> io::Result<()> {
-        let extended = self.allocate(from, to);
-        if extended.is_err() {
-            let _ = self.file.set_len(from);
-        }
-        extended
-    }
-
     /// Writes back the pages of all pending ranges, neighbours in one call. A call takes long, and clean pages take
     /// nothing: of many ranges, those with little between them are written back with that. All of it is mapped.
     fn sync_pending(&self, pending: &mut Vec<(u64, u64)>) -> io::Result<()> {
@@ -518,8 +442,8 @@ impl Medium for FileMedium {
         // Normally in whole steps; less if the last step does not fit.
         let step =
             to.checked_next_multiple_of(self.growth_bytes).map_or(self.limit, |step| step.min(self.limit));
-        let extended = match self.extend(from, step) {
-            Err(_) if step > to => self.extend(from, to).map(|()| to),
+        let extended = match self.extend(from, step, &mut mapped) {
+            Err(_) if step > to => self.extend(from, to, &mut mapped).map(|()| to),
             outcome => outcome.map(|()| step),
         };
         let reached = extended.map_err(self.failed("extend"))?;
@@ -535,27 +459,8 @@ impl Medium for FileMedium {
         Ok(())
     }
 
-    /// Requests huge pages for memory that stands in for persistent memory: persistent memory has them anyway, a tmpfs
-    /// provides them only on request. Without them reading records is slower, but correct.
     fn tend(&self) -> bool {
-        /// Since Linux 6.1; not every version of the C library's interface has a name for it.
-        const MADV_COLLAPSE: libc::c_int = 25;
-        if self.persistence == Persistence::Msync || self.confirmed {
-            return false;
-        }
-        // Held, so that no thread cuts the file meanwhile.
-        let mut mapped = self.lock_mapped();
-        if mapped.huge.saturating_add(HUGE_PAGE_BYTES as u64) > self.capacity() {
-            return false;
-        }
-        let address = self.memory.address(mapped.huge).cast_mut();
-        // SAFETY: the range is mapped and its contents stay the same, also for threads that use them meanwhile.
-        let outcome = unsafe { libc::madvise(address.cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
-        // A system that does not support this is not asked again; where no huge page is available now, small ones will
-        // do.
-        let is_unknown = outcome != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
-        mapped.huge = if is_unknown { u64::MAX } else { mapped.huge + HUGE_PAGE_BYTES as u64 };
-        !is_unknown
+        self.tend_memory()
     }
 
     fn shrink(&self, to: u64) -> Result<()> {

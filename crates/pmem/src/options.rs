@@ -45,7 +45,8 @@ pub struct ReclaimOptions {
     /// A block is compacted when this share of it is free, from 0 to 1.
     pub free_share: f64,
     /// The share of its time that the background thread works, from 0 to 1; otherwise it sleeps, and leaves the
-    /// processor and the memory to threads that write.
+    /// processor and the memory to threads that write. While the file does not grow, memory that only stands in for
+    /// persistent memory is given huge pages for three quarters of the time, if that is more.
     pub busy_share: f64,
     /// How long it sleeps when there is nothing to do; not zero.
     pub interval: Duration,

@@ -31,6 +31,10 @@ const END_STEP: u64 = 256;
 
 /// How often the memory is tended between two checks for space to reclaim.
 const TENDED_AT_ONCE: u32 = 32;
+/// A file that is as long as it was for so many checks has stopped to grow.
+const STILL_CHECKS: u32 = 5;
+/// The share of its time for which the background tends the memory of such a file.
+const TENDING_SHARE: f64 = 0.75;
 
 /// A store in a file. Dropping it ends its background thread; the file is closed when the last handle is dropped.
 ///
@@ -355,6 +359,7 @@ impl Signal {
     fn work<L: Format, M: Medium>(&self, core: &Core<L, M>) {
         let stop = |time| self.sleep(time);
         let mut seen = None;
+        let (mut capacity_seen, mut still) = (0, 0u32);
         while !self.sleep(core.reclaim.interval) {
             let mut pace = Pace::new(core.reclaim.busy_share, &stop);
             let now = Some(core.retractions.load(Ordering::Relaxed));
@@ -367,6 +372,14 @@ impl Signal {
                 });
                 self.fail(outcome.err().map(|error| error.to_string()));
             }
+            // Once the file has stopped to grow, nothing is gained by waiting: whatever has to be copied is in the way
+            // of readers for as long as it takes, and they are faster afterwards.
+            let capacity = core.medium.capacity();
+            still = if capacity == capacity_seen { still.saturating_add(1) } else { 0 };
+            capacity_seen = capacity;
+            let share = core.reclaim.busy_share;
+            let share = if still < STILL_CHECKS { share } else { share.max(TENDING_SHARE) };
+            let mut pace = Pace::new(share, &stop);
             // Only a little at a time: reclaiming space has priority.
             for _ in 0..TENDED_AT_ONCE {
                 if !core.medium.tend() || pace.rest() {

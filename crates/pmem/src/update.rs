@@ -195,10 +195,13 @@ fn difference(old: &[u8], new: &[u8]) -> Difference {
     if old.len() != new.len() {
         return Difference::Many;
     }
-    let mut words = old.chunks(WORD).zip(new.chunks(WORD)).enumerate().filter(|(_, (old, new))| old != new);
-    match (words.next(), words.next()) {
-        (None, _) => Difference::None,
-        (Some((word, _)), None) => Difference::Word(word),
+    // By whole words, whose comparison takes one instruction; what is left over is less than one.
+    let ((old, old_rest), (new, new_rest)) = (old.as_chunks::<WORD>(), new.as_chunks::<WORD>());
+    let mut differing = (0..).zip(old.iter().zip(new)).filter(|(_, (old, new))| old != new);
+    match (differing.next(), differing.next(), old_rest == new_rest) {
+        (None, _, true) => Difference::None,
+        (Some((word, _)), None, true) => Difference::Word(word),
+        (None, _, false) => Difference::Word(old.len()),
         _ => Difference::Many,
     }
 }
