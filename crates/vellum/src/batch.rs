@@ -34,7 +34,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     pub fn multi_get<Q: AsKey<K>>(&self, keys: &[Q]) -> Vec<Result<Option<V::Owned>>> {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
-        self.handle.multi_get_by(self.handle.tree(), &keys, |_, value| {
+        self.handle.multi_get(&keys, |_, value| {
             values.push(value.and_then(|value| self.handle.value_if_any::<V>(value)));
         });
         values
@@ -99,7 +99,7 @@ impl Table {
         keys: &[K],
         visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.handle.multi_get_by(self.handle.tree(), keys, visit);
+        self.handle.multi_get(keys, visit);
     }
 
     /// As [`multi_get_with`](Self::multi_get_with), but reads only those bytes of each value that lie in `part`. Of a

@@ -2,8 +2,8 @@
 
 use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
 use std::{io::Read, ops::Range};
-use vellum_access::AccessError;
-use vellum_pool::PoolError;
+use vellum_access::{AccessError, Tree};
+use vellum_pool::{Pool, PoolError};
 
 /// Operations that only values of bytes have.
 impl<K: KeyType + ?Sized> Table<K> {
@@ -14,7 +14,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// As for [`get`](Self::get).
     #[inline]
     pub fn get_into(&self, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool> {
-        self.handle.get_into_by(self.handle.tree(), key.encoded().as_ref(), target)
+        self.handle.get_into_inlined(key.encoded().as_ref(), target)
     }
 
     /// Some bytes of the value of `key`: those in the range `part` that exist, possibly none. `None` if there is no
@@ -54,7 +54,10 @@ impl<K: KeyType + ?Sized> Table<K> {
         part: Range<usize>,
         target: &mut Vec<u8>,
     ) -> Result<bool> {
-        Ok(self.handle.tree().get_part_into(key.encoded().as_ref(), part, target)?)
+        let key = key.encoded();
+        let read =
+            |tree: Tree<'_, Pool>| Ok(tree.get_part_into(key.as_ref(), part.clone(), target)?.then_some(()));
+        Ok(self.handle.find(read)?.is_some())
     }
 
     /// The value of `key` as one slice: a small value is copied, a large one is read in place, and stays latched as
@@ -64,8 +67,8 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// As for [`get`](Self::get).
     pub fn value(&self, key: impl AsKey<K>) -> Result<Option<Value<'_>>> {
         let key = key.encoded();
-        let value = self.handle.tree().value(key.as_ref());
-        Ok(value.map_err(|error| self.handle.name_large(key.as_ref(), error.into()))?.map(Value))
+        let value = self.handle.find(|tree| Ok(tree.value(key.as_ref())?));
+        Ok(value.map_err(|error| self.handle.name_large(key.as_ref(), error))?.map(Value))
     }
 
     /// A reader of the value of `key` in parts, whatever its size.
@@ -73,7 +76,8 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn reader(&self, key: impl AsKey<K>) -> Result<Option<ValueReader<'_>>> {
-        self.handle.reader(self.handle.tree(), key.encoded().as_ref())
+        let key = key.encoded();
+        self.handle.find(|tree| self.handle.reader(tree, key.as_ref()))
     }
 
     /// Stores the next `length` bytes of `source` under `key`, without holding all of them in memory.

@@ -1,6 +1,7 @@
 //! A table as the database sees it: a tree of bytes, without the types of its keys and values.
 
 mod answers;
+mod current;
 mod errors;
 
 use crate::{
@@ -343,7 +344,13 @@ impl Handle {
     pub(crate) fn perform(&self, key: &[u8], task: &Task<impl AsRef<[u8]>>) -> Result<Owned> {
         match task {
             Task::Get => Ok(Owned::Value(self.get(key)?)),
-            Task::GetPart { .. } => Ok(perform_on(self.tree(), key, task)?),
+            Task::GetPart { .. } => {
+                let read = |tree| match perform_on(tree, key, task)? {
+                    Owned::Value(None) => Ok(None),
+                    found => Ok(Some(found)),
+                };
+                Ok(self.find(read)?.unwrap_or(Owned::Value(None)))
+            }
             _ => self.change(|tree| perform_on(tree, key, task)),
         }
     }
@@ -365,7 +372,17 @@ impl Handle {
     // inside a `Result`.
     #[inline(never)]
     pub(crate) fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
-        self.get_into_by(self.tree(), key, target)
+        self.get_into_inlined(key, target)
+    }
+
+    /// The same, for the caller that is to have it within itself.
+    #[inline(always)]
+    pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        let tree = self.tree();
+        match self.get_into_by(tree, key, target) {
+            Ok(false) if self.was_replaced(tree) => self.get_into_next(key, target),
+            found => found,
+        }
     }
 
     /// The same, as this tree of the table shows it.

@@ -111,7 +111,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn value_length(&self, key: impl AsKey<K>) -> Result<Option<u64>> {
-        Ok(self.handle.tree().value_length(key.encoded().as_ref())?)
+        let key = key.encoded();
+        self.handle.find(|tree| Ok(tree.value_length(key.as_ref())?))
     }
 
     /// Stores `value` under `key`, replacing the previous value, if any.
@@ -291,7 +292,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
-        self.range(..)?.next().transpose()
+        self.handle.find(|_| self.range(..)?.next().transpose())
     }
 
     /// The entry with the largest key.
@@ -299,7 +300,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
-        self.range(..)?.next_back().transpose()
+        self.handle.find(|_| self.range(..)?.next_back().transpose())
     }
 
     /// Removes the entry with the smallest key and returns it. Threads that call this at the same time each get a

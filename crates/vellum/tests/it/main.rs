@@ -42,6 +42,7 @@ mod plain_tables;
 mod points;
 mod recovery;
 mod refused_logs;
+mod replaced;
 mod reservations;
 mod restored_logs;
 mod room_of_dropped;

@@ -1,0 +1,98 @@
+//! Reads of the tree that a table has now.
+//!
+//! A read outside of transactions finds the root of the current tree, and then reads that tree. In between, a transaction may
+//! replace the tree, and its former pages may be freed; the root stays, and is empty. Such a read finds nothing, though there was
+//! something at any time. So a read that finds nothing looks whether the tree is still the current one, and if not, reads the
+//! next one.
+
+use super::Handle;
+use crate::Result;
+use std::sync::atomic::Ordering;
+use vellum_access::Tree;
+use vellum_pool::Pool;
+
+impl Handle {
+    /// What `read` finds in the tree that is the current one, before or after it finds nothing.
+    #[track_caller]
+    pub(crate) fn find<'h, T>(
+        &'h self,
+        mut read: impl FnMut(Tree<'h, Pool>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        loop {
+            let tree = self.tree();
+            match read(tree) {
+                Ok(None) if self.was_replaced(tree) => {}
+                found => return found,
+            }
+        }
+    }
+
+    /// Whether a tree is the current one no more. What is read in a tree that was emptied for this reason makes it known.
+    #[inline]
+    pub(super) fn was_replaced(&self, tree: Tree<'_, Pool>) -> bool {
+        // Acquire: pairs with the store that replaces the root. That comes before the root is emptied, and whoever has read the
+        // empty root has seen that.
+        self.open.current_root().load(Ordering::Acquire) != tree.root().0
+    }
+
+    /// [`multi_get_by`](Self::multi_get_by) of the tree that is the current one.
+    pub(crate) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) {
+        let tree = self.tree();
+        self.multi_get_by(tree, keys, |index, value| match (value, keys.get(index)) {
+            (Ok(None), Some(key)) if self.was_replaced(tree) => match self.get(key.as_ref()) {
+                Ok(value) => visit(index, Ok(value.as_deref())),
+                Err(error) => visit(index, Err(error)),
+            },
+            (value, _) => visit(index, value),
+        });
+    }
+
+    /// [`get_into`](Self::get_into) after the tree was found to be replaced.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn get_into_next(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        let found = self.find(|tree| Ok(self.get_into_by(tree, key, target)?.then_some(())))?;
+        Ok(found.is_some())
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::{Database, Options};
+    use std::sync::Arc;
+    use vellum_vm::SimulatedFile;
+
+    #[test]
+    fn a_read_goes_on_in_the_tree_that_has_replaced_its_own() {
+        let file = Arc::new(SimulatedFile::new(1));
+        let database = Database::create_on(file, &Options::default().huge_pages(false)).unwrap();
+        let table = database.create_table("table").unwrap();
+        let entries = || (0..500_u32).map(|key| (key.to_be_bytes(), [7; 100]));
+        table.bulk_load(entries()).unwrap();
+        let key = 300_u32.to_be_bytes();
+        let mut roots = Vec::new();
+        let found = table.handle.find(|tree| {
+            roots.push(tree.root());
+            if roots.len() < 4 {
+                let transaction = database.begin().unwrap();
+                transaction.clear_table("table").unwrap();
+                transaction.bulk_load(&transaction.table("table").unwrap(), entries()).unwrap();
+                transaction.commit().unwrap();
+            }
+            Ok(tree.get(&key)?)
+        });
+        assert_eq!(found.unwrap(), Some(vec![7; 100]));
+        assert_eq!(roots.len(), 4, "the former trees were empty");
+        // What is not there is looked for once.
+        let mut times = 0;
+        let found = table.handle.find(|tree| {
+            times += 1;
+            Ok(tree.get(b"none")?)
+        });
+        assert_eq!((found.unwrap(), times), (None, 1));
+    }
+}

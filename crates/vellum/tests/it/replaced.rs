@@ -1,0 +1,111 @@
+//! Tables whose contents are replaced by transactions that clear and load them, beside operations outside of transactions.
+
+use crate::support::{assert_clean, options};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+use vellum::{Database, Table, TableName};
+use vellum_vm::{Faults, SimulatedDisk};
+
+const KEYS: u64 = 2000;
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+type Numbers = Table<u64, [u8]>;
+type Read = (&'static str, fn(&Numbers, u64) -> bool);
+
+/// Ways to read a record, each of which says whether it is there.
+const READS: [Read; 12] = [
+    ("get", |table, key| table.get(key).unwrap().is_some()),
+    ("get_part", |table, key| table.get_part(key, 0..4).unwrap().is_some()),
+    ("value", |table, key| table.value(key).unwrap().is_some()),
+    ("value_length", |table, key| table.value_length(key).unwrap().is_some()),
+    ("contains", |table, key| table.contains(key).unwrap()),
+    ("multi_get", |table, key| table.multi_get(&[key, 1]).into_iter().all(|found| found.unwrap().is_some())),
+    ("lookups", |table, key| table.lookups([key, 2]).all(|found| found.1.unwrap().is_some())),
+    ("get_async", |table, key| block_on(table.get_async(key)).unwrap().is_some()),
+    ("first", |table, _| table.first().unwrap().is_some_and(|(first, _)| first == 0)),
+    ("last", |table, _| table.last().unwrap().is_some_and(|(last, _)| last == KEYS - 1)),
+    ("range", |table, key| table.range(key..).unwrap().next().is_some_and(|entry| entry.unwrap().0 == key)),
+    ("count", |table, key| table.count(key..=key).unwrap() == 1),
+];
+
+/// What is there before and after is there at any time.
+#[test]
+fn no_read_finds_nothing_in_between() {
+    let disk = SimulatedDisk::new(1);
+    let options = options().pool_bytes(64 * 4096);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    let name = TableName::<u64, [u8]>::new("table");
+    let table = database.create_table(name).unwrap();
+    let entries = |round: u8| (0..KEYS).map(move |key| (key, vec![round; 100]));
+    table.bulk_load(entries(0)).unwrap();
+    // Whoever waits for a page meets the next contents.
+    disk.set_faults(Faults { delay_max: Duration::from_micros(300), ..Faults::default() });
+    let is_over = AtomicBool::new(false);
+    let missed = thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|reader| {
+                let (table, is_over) = (&table, &is_over);
+                scope.spawn(move || {
+                    let mut missed = BTreeMap::new();
+                    for turn in reader.. {
+                        if is_over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let (name, read) = READS[turn as usize % READS.len()];
+                        if !read(table, turn * 7919 % KEYS) {
+                            *missed.entry(name).or_insert(0) += 1;
+                        }
+                    }
+                    missed
+                })
+            })
+            .collect();
+        for round in 1..60 {
+            let transaction = database.begin().unwrap();
+            transaction.clear_table("table").unwrap();
+            transaction.bulk_load(&transaction.table(name).unwrap(), entries(round)).unwrap();
+            if round % 4 == 0 {
+                transaction.rollback().unwrap();
+            } else {
+                transaction.commit().unwrap();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let joined = readers.into_iter().map(|reader| reader.join().unwrap());
+        joined.flatten().fold(BTreeMap::new(), |mut sum: BTreeMap<_, i32>, (name, count)| {
+            *sum.entry(name).or_default() += count;
+            sum
+        })
+    });
+    assert!(missed.is_empty(), "{missed:?}");
+    disk.heal();
+    assert_clean(&database);
+}
