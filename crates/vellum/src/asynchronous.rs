@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::{AccessError, Batch};
-use vellum_base::primitive::Instant;
+use vellum_base::{PageId, primitive::Instant};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
@@ -68,7 +68,10 @@ impl<T> TableFuture<T> {
         if !matches!(task, Task::Get | Task::GetPart { .. }) && table.check().is_err() {
             return Poll::Ready(table.perform(&key, &task));
         }
-        match table.tree().try_now(&key, task.by_ref(), |answer| Owned::from(answer)) {
+        let tree = table.tree();
+        match tree.try_now(&key, task.by_ref(), |answer| Owned::from(answer)) {
+            // The driver looks again.
+            Ok(Some(Owned::Value(None))) if table.was_replaced(tree.root()) => {}
             // What this thread has changed before is not waited for.
             Ok(Some(answer)) if matches!(task, Task::Get | Task::GetPart { .. }) => {
                 return Poll::Ready(Ok(answer));
@@ -299,6 +302,7 @@ pub(crate) fn written(answer: &Owned) -> Written {
 struct UnderWay {
     slot: Owed,
     open: Arc<OpenTable>,
+    root: PageId,
     is_get: bool,
     /// The change that the future is to make, for which only the path is read.
     undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
@@ -358,28 +362,37 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
             };
             if let Some(place) = under_way.get_mut(tag) {
                 let _writing = writing.filter(|_| !is_left);
-                *place = Some(UnderWay { slot, open, is_get, undone, _writing });
+                *place = Some(UnderWay { slot, open, root, is_get, undone, _writing });
             }
             batch.begin(tree, key, task, tag as u64);
         }
         batch.advance(true);
-        while let Some((tag, result)) = batch
-            .take(|tag, request, answer| (tag, answer.map(Owned::from).map_err(|error| (error, request))))
-        {
+        while let Some((tag, result)) = batch.take(|tag, request, answer| match answer.map(Owned::from) {
+            Ok(Owned::Value(None)) => (tag, Ok(Err(request))),
+            Ok(answer) => (tag, Ok(Ok(answer))),
+            Err(error) => (tag, Err((error, request))),
+        }) {
             if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                let UnderWay { slot, open, is_get, undone, _writing } = order;
+                let UnderWay { slot, open, root, is_get, undone, _writing } = order;
                 let outcome = match (undone, result) {
                     // If something cannot be read, the future finds out why.
                     (Some(undone), _) => Outcome::Undone(undone),
                     (
                         None,
-                        Ok(
+                        Ok(Ok(
                             answer @ (Owned::Written(Written::Inserted | Written::Replaced)
                             | Owned::Removed(true)),
-                        ),
+                        )),
                     ) => Outcome::Changed(answer),
-                    (None, Ok(answer)) => Outcome::Done(Ok(answer)),
+                    (None, Ok(Ok(answer))) => Outcome::Done(Ok(answer)),
+                    (None, Ok(Err((key, task)))) => {
+                        let table = Handle::new(inner.clone(), open);
+                        Outcome::Done(match table.was_replaced(root) {
+                            true => table.perform(&key, &task),
+                            false => Ok(Owned::Value(None)),
+                        })
+                    }
                     (None, Err((AccessError::NeedsTransaction { .. }, undone))) => Outcome::Undone(undone),
                     (None, Err((error, (key, _)))) => {
                         let table = Handle::new(inner.clone(), open);

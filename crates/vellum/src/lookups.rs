@@ -5,12 +5,15 @@ use crate::{
 };
 use std::marker::PhantomData;
 use vellum_access::Tree;
+use vellum_base::PageId;
 use vellum_pool::Pool;
 
 /// The keys of an iterator, in their order, each with its value. Made by [`Table::lookups`] and
 /// [`Transaction::lookups`].
 pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
     handle: &'t Handle,
+    /// The root of the table's tree at the beginning.
+    began: PageId,
     /// The transaction that reads, if any, and the tree that it saw first.
     reader: Option<(&'t Transaction, Tree<'t, Pool>)>,
     lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
@@ -120,7 +123,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>
     fn new(handle: &'t Handle, reader: Option<(&'t Transaction, Tree<'t, Pool>)>, keys: I) -> Self {
         let keys = EncodedKeys { keys, kind: PhantomData };
         let lookups = vellum_access::Lookups::new(handle.pool(), keys, handle.read_depth());
-        Self { handle, reader, lookups, values: PhantomData }
+        Self { handle, began: handle.open.current().root, reader, lookups, values: PhantomData }
     }
 }
 
@@ -130,7 +133,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
     type Item = (I::Item, Result<Option<V::Owned>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { handle, reader, lookups, .. } = self;
+        let Self { handle, began, reader, lookups, .. } = self;
         nested::check(handle.pool());
         let tree = match reader {
             None => handle.tree(),
@@ -143,6 +146,10 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
                 Some((transaction, _)) => transaction.read_keys(handle, [&bytes]).map(drop),
             };
             let value = noted.and_then(|()| match value.map_err(|error| handle.refused(error)) {
+                // Its tree may have been replaced while it was read.
+                Ok(None) if reader.is_none() && handle.was_replaced(*began) => {
+                    handle.value_if_any::<V>(handle.get(bytes.as_ref())?)
+                }
                 Ok(value) => handle.value_if_any::<V>(value),
                 Err(error) if error.is_about_room() => handle.get_whole::<V>(tree, bytes.as_ref(), error),
                 Err(error) => Err(error),

@@ -2,8 +2,8 @@
 
 use crate::{Answer, Result, Table, Task, nested, shared::Owned};
 use vellum_access::Batch;
-use vellum_base::Lsn;
-use vellum_pool::Pool;
+use vellum_base::{Lsn, PageId};
+use vellum_pool::{Pool, PoolError};
 
 /// Operations on a table that are under way while their owner does something else. Made by
 /// [`Table::submissions`].
@@ -29,6 +29,8 @@ use vellum_pool::Pool;
 pub struct Submissions<'t> {
     table: &'t Table,
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
+    /// The root of the table's tree at the beginning.
+    began: PageId,
     /// The log record of the last change.
     last_change: Option<Lsn>,
     /// The operations that were done as transactions, because transactions were open.
@@ -40,6 +42,7 @@ impl Table {
     pub fn submissions(&self) -> Submissions<'_> {
         Submissions {
             table: self,
+            began: self.handle.open.current().root,
             batch: Batch::new(self.handle.pool(), self.handle.read_depth()),
             last_change: None,
             done: Vec::new(),
@@ -100,7 +103,13 @@ impl Submissions<'_> {
             count += 1;
         }
         let handle = &self.table.handle;
+        let began = self.began;
         let mut show = |tag, (key, task): (Vec<u8>, Task<Vec<u8>>), answer: Result<Answer<'_>, _>| {
+            // Its tree may have been replaced while it was read.
+            let answer = match answer {
+                Ok(Answer::Value(None)) if handle.was_replaced(began) => Err(PoolError::Cancelled.into()),
+                answer => answer,
+            };
             handle.settle((&key, &task), answer, |answer| match (answer, &committed) {
                 (Ok(Answer::Written(_) | Answer::Removed(_)), Err(error)) => {
                     visit(tag, &key, Err(error.repeated()));

@@ -9,6 +9,7 @@ use super::Handle;
 use crate::Result;
 use std::sync::atomic::Ordering;
 use vellum_access::Tree;
+use vellum_base::PageId;
 use vellum_pool::Pool;
 
 impl Handle {
@@ -21,18 +22,19 @@ impl Handle {
         loop {
             let tree = self.tree();
             match read(tree) {
-                Ok(None) if self.was_replaced(tree) => {}
+                Ok(None) if self.was_replaced(tree.root()) => {}
                 found => return found,
             }
         }
     }
 
-    /// Whether a tree is the current one no more. What is read in a tree that was emptied for this reason makes it known.
+    /// Whether the tree with this root is no longer the current one. What is read in a tree that was emptied for this reason
+    /// makes it known.
     #[inline]
-    pub(super) fn was_replaced(&self, tree: Tree<'_, Pool>) -> bool {
+    pub(crate) fn was_replaced(&self, root: PageId) -> bool {
         // Acquire: pairs with the store that replaces the root. That comes before the root is emptied, and whoever has read the
         // empty root has seen that.
-        self.open.current_root().load(Ordering::Acquire) != tree.root().0
+        self.open.current_root().load(Ordering::Acquire) != root.0
     }
 
     /// [`multi_get_by`](Self::multi_get_by) of the tree that is the current one.
@@ -43,7 +45,7 @@ impl Handle {
     ) {
         let tree = self.tree();
         self.multi_get_by(tree, keys, |index, value| match (value, keys.get(index)) {
-            (Ok(None), Some(key)) if self.was_replaced(tree) => match self.get(key.as_ref()) {
+            (Ok(None), Some(key)) if self.was_replaced(tree.root()) => match self.get(key.as_ref()) {
                 Ok(value) => visit(index, Ok(value.as_deref())),
                 Err(error) => visit(index, Err(error)),
             },
@@ -62,26 +64,63 @@ impl Handle {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Database, Options};
+    use crate::{Answer, Database, Options, Table};
     use std::sync::Arc;
     use vellum_vm::SimulatedFile;
 
-    #[test]
-    fn a_read_goes_on_in_the_tree_that_has_replaced_its_own() {
+    /// A table, and what loads the same entries in place of those that it has.
+    fn replaced() -> (Table, impl Fn()) {
         let file = Arc::new(SimulatedFile::new(1));
         let database = Database::create_on(file, &Options::default().huge_pages(false)).unwrap();
         let table = database.create_table("table").unwrap();
-        let entries = || (0..500_u32).map(|key| (key.to_be_bytes(), [7; 100]));
-        table.bulk_load(entries()).unwrap();
+        let replace = move || {
+            let transaction = database.begin().unwrap();
+            transaction.clear_table("table").unwrap();
+            let entries = (0..500_u32).map(|key| (key.to_be_bytes(), [7; 100]));
+            transaction.bulk_load(&transaction.table("table").unwrap(), entries).unwrap();
+            transaction.commit().unwrap();
+        };
+        replace();
+        (table, replace)
+    }
+
+    #[test]
+    fn batches_find_what_has_replaced_their_tree() {
+        let (table, replace) = replaced();
+        let keys: Vec<_> = (0..400_u32).map(u32::to_be_bytes).collect();
+        let mut submissions = table.submissions();
+        for (tag, key) in keys.iter().enumerate() {
+            submissions.submit_get(key, tag as u64);
+        }
+        replace();
+        let mut found = 0;
+        while !submissions.is_empty() {
+            submissions.wait();
+            submissions.reap(|_, key, answer| match answer.unwrap() {
+                Answer::Value(Some(_)) => found += 1,
+                other => panic!("{other:?} for {key:?}"),
+            });
+        }
+        assert_eq!(found, 400);
+        let mut lookups = table.lookups(&keys);
+        for number in 0..400 {
+            let (key, value) = lookups.next().unwrap();
+            assert!(value.unwrap().is_some(), "{key:?}");
+            if number % 50 == 7 {
+                replace();
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_goes_on_in_the_tree_that_has_replaced_its_own() {
+        let (table, replace) = replaced();
         let key = 300_u32.to_be_bytes();
         let mut roots = Vec::new();
         let found = table.handle.find(|tree| {
             roots.push(tree.root());
             if roots.len() < 4 {
-                let transaction = database.begin().unwrap();
-                transaction.clear_table("table").unwrap();
-                transaction.bulk_load(&transaction.table("table").unwrap(), entries()).unwrap();
-                transaction.commit().unwrap();
+                replace();
             }
             Ok(tree.get(&key)?)
         });
