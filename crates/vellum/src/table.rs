@@ -292,7 +292,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
-        self.handle.find(|_| self.range(..)?.next().transpose())
+        self.range(..)?.next().transpose()
     }
 
     /// The entry with the largest key.
@@ -300,7 +300,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
-        self.handle.find(|_| self.range(..)?.next_back().transpose())
+        self.range(..)?.next_back().transpose()
     }
 
     /// Removes the entry with the smallest key and returns it. Threads that call this at the same time each get a

@@ -46,6 +46,7 @@ pub use salvage::Salvaged;
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
 use crate::{error::AccessError, isolation::View};
+use std::sync::atomic::Ordering;
 use vellum_base::{PageId, primitive::AtomicU64};
 use vellum_pool::Pager;
 
@@ -132,11 +133,25 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// The same tree, which may be changed only while `root` holds the number of its root: an operation that comes too
     /// late is [cancelled](vellum_pool::PoolError::Cancelled), and has changed nothing. So a tree that has been
-    /// replaced by another one can be [truncated](Self::truncate).
+    /// replaced by another one can be [truncated](Self::truncate). A cursor goes on in the other one.
     #[inline]
     #[must_use]
     pub fn while_current(self, root: &'p AtomicU64) -> Self {
         Self { current: Some(root), ..self }
+    }
+
+    /// Goes over to the tree that has [replaced](Self::while_current) this one; false if none has.
+    #[inline]
+    pub(in crate::tree) fn follow(&mut self) -> bool {
+        // Acquire: pairs with the store that replaces the root. A tree is emptied after that, so whoever has read the empty
+        // root finds the other one, whose contents were there before.
+        let current = self.current.map_or(self.root.0, |current| current.load(Ordering::Acquire));
+        let was_replaced = current != self.root.0;
+        if was_replaced {
+            // Hints are those of one tree.
+            (self.root, self.hints) = (PageId(current), None);
+        }
+        was_replaced
     }
 
     /// The page of the root, which never changes.

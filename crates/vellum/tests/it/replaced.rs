@@ -109,3 +109,45 @@ fn no_read_finds_nothing_in_between() {
     disk.heal();
     assert_clean(&database);
 }
+
+/// An entry that is there all the while is shown once, in both directions.
+#[test]
+fn ranges_go_on_in_what_has_replaced_their_tree() {
+    let database =
+        Database::create_in(Arc::new(SimulatedDisk::new(3)), "data", &options().pool_bytes(4 << 20)).unwrap();
+    let name = TableName::<u64, [u8]>::new("table");
+    let table = database.create_table(name).unwrap();
+    let replace = |bytes: usize| {
+        let transaction = database.begin().unwrap();
+        transaction.clear_table("table").unwrap();
+        let entries = (0..KEYS).map(|key| (key, vec![7; bytes]));
+        transaction.bulk_load(&transaction.table(name).unwrap(), entries).unwrap();
+        transaction.commit().unwrap();
+    };
+    // With different numbers of leaves.
+    for (round, pause) in [1, 3, 40, 700, 1999].into_iter().enumerate() {
+        replace(100);
+        let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
+        for entry in table.range(5..).unwrap() {
+            let (key, _) = entry.unwrap();
+            forwards.push(key);
+            if key % pause == 0 && forwards.len() < 60 * pause as usize {
+                replace([20, 300, 900][(round + forwards.len()) % 3]);
+            }
+        }
+        assert!(forwards.iter().copied().eq(5..KEYS), "pauses of {pause}: {} entries", forwards.len());
+        for entry in table.range(..KEYS - 5).unwrap().rev() {
+            let (key, _) = entry.unwrap();
+            backwards.push(key);
+            if key % pause == 0 && backwards.len() < 60 * pause as usize {
+                replace([20, 300, 900][(round + backwards.len()) % 3]);
+            }
+        }
+        assert!(
+            backwards.iter().copied().eq((0..KEYS - 5).rev()),
+            "pauses of {pause}, backwards: {} entries",
+            backwards.len()
+        );
+    }
+    assert_clean(&database);
+}

@@ -513,6 +513,12 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 leaf.clear();
                 *seen = None;
             }
+            // A tree that was replaced may have been emptied since. The other one has the key's place, too.
+            if sibling.is_none() && tree.follow() {
+                leaf.clear();
+                (*seen, *latched) = (None, None);
+                continue;
+            }
             let Some((place, index, end)) = landed? else { return Ok(Fetched::WouldWait) };
             if leads_on(leaf.view(), towards) {
                 *groups += 1;
