@@ -1,15 +1,15 @@
 //! Tables whose contents are replaced by transactions that clear and load them, beside operations outside of transactions.
 
-use crate::support::{assert_clean, options};
+use crate::{
+    asynchronous::block_on,
+    support::{assert_clean, options},
+};
 use std::{
     collections::BTreeMap,
-    future::Future,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -17,25 +17,6 @@ use vellum::{Database, Table, TableName};
 use vellum_vm::{Faults, SimulatedDisk};
 
 const KEYS: u64 = 2000;
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park();
-    }
-}
 
 type Numbers = Table<u64, [u8]>;
 type Read = (&'static str, fn(&Numbers, u64) -> bool);
