@@ -273,5 +273,5 @@ fn run(seed: u64) -> Check {
 
 #[test]
 fn restores() {
-    for_seeds(8, run);
+    for_seeds(4, run);
 }
