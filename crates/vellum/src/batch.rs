@@ -111,8 +111,18 @@ impl Table {
         part: Range<usize>,
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.handle.tree().multi_get_part(keys, self.handle.read_depth(), part, |index, value| {
-            visit(index, value.map_err(Into::into));
+        let tree = self.handle.tree();
+        tree.multi_get_part(keys, self.handle.read_depth(), part.clone(), |index, value| {
+            match (value, keys.get(index)) {
+                // As for `multi_get`.
+                (Ok(None), Some(key)) if self.handle.was_replaced(tree.root()) => {
+                    match self.get_part(key.as_ref(), part.clone()) {
+                        Ok(value) => visit(index, Ok(value.as_deref())),
+                        Err(error) => visit(index, Err(error)),
+                    }
+                }
+                (value, _) => visit(index, value.map_err(Into::into)),
+            }
         });
     }
 
@@ -248,7 +258,7 @@ impl Table {
             );
             let request = (key.as_ref(), task);
             // The tree is no longer that of the table, and may have been before the operation began.
-            if is_nothing && self.handle.open.current().root != root {
+            if is_nothing && self.handle.was_replaced(root) {
                 let gone = Err(PoolError::Cancelled.into());
                 self.handle.settle(request, gone, |answer| visit(number, answer));
             } else {

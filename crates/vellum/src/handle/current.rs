@@ -102,6 +102,14 @@ mod tests {
             });
         }
         assert_eq!(found, 400);
+        let check = |index: usize, value: crate::Result<Option<&[u8]>>| {
+            assert!(value.unwrap().is_some(), "key {index}");
+            if index == 0 {
+                replace();
+            }
+        };
+        table.multi_get_with(&keys, check);
+        table.multi_get_part_with(&keys, 0..4, check);
         let mut lookups = table.lookups(&keys);
         for number in 0..400 {
             let (key, value) = lookups.next().unwrap();
