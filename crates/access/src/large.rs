@@ -2,7 +2,7 @@
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
-use crate::gateway::{PinnedContents, abandon, persist};
+use crate::gateway::{PinnedContents, UnlinkedExtents, abandon, persist};
 use crate::tree::write_blob;
 use vellum_base::HEADER_BYTES;
 use vellum_pool::{Interrupt, Pager, PoolError, SharedPage};
@@ -11,12 +11,14 @@ use vellum_pool::{Interrupt, Pager, PoolError, SharedPage};
 pub struct NewLarge<'p, P: Pager> {
     pager: &'p P,
     values: Vec<BlobReference>,
+    /// If there are any.
+    unlinked: Option<UnlinkedExtents<'p, P>>,
 }
 
 impl<'p, P: Pager> NewLarge<'p, P> {
     /// An empty set.
     pub fn new(pager: &'p P) -> Self {
-        Self { pager, values: Vec::new() }
+        Self { pager, values: Vec::new(), unlinked: None }
     }
 
     /// Writes a value.
@@ -24,6 +26,7 @@ impl<'p, P: Pager> NewLarge<'p, P> {
     /// # Errors
     /// If the value is too long, or the file cannot grow.
     pub fn write(&mut self, value: &[u8]) -> Result<BlobReference, AccessError> {
+        self.unlinked.get_or_insert_with(|| UnlinkedExtents::begin(self.pager));
         let reference = write_blob(self.pager, value.len() as u64, &mut &*value)?;
         self.values.push(reference);
         Ok(reference)
@@ -74,6 +77,7 @@ impl<'p, P: Pager> NewLarge<'p, P> {
         let is_kept = change(&self.values)?;
         if is_kept {
             self.values.clear();
+            self.unlinked = None;
         }
         Ok(is_kept)
     }

@@ -74,7 +74,7 @@ pub use {
         AllocatedPage, Allocation, AsynchronousReads, Begun, ExclusivePage, ExtentWriter, FinishedRead,
         Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
-    pool::{Checkpointer, Pool, SetAside},
+    pool::{Checkpointer, Pool, SetAside, SpaceWatch},
     pool_file::{PoolFile, note_backup, renew_database},
     redo::Redoer,
     remains::Remains,

@@ -266,6 +266,22 @@ impl Allocation for Pool {
     fn is_extent(&self, extent: Extent) -> bool {
         Pool::is_extent(self, extent)
     }
+
+    fn note_referred_to_again(&self, extent: Extent) {
+        self.allocator().storage().space.note_referred_to_again(extent);
+    }
+
+    fn begin_unfinished(&self) -> u64 {
+        self.allocator().storage().space.begin_unfinished()
+    }
+
+    fn end_unfinished(&self, number: u64) {
+        self.allocator().storage().space.end_unfinished(number);
+    }
+
+    fn has_changed_hands(&self, extent: Extent) -> bool {
+        self.allocator().storage().space.has_changed_hands(extent)
+    }
 }
 
 impl ChangeRecords for Pool {

@@ -433,6 +433,25 @@ pub trait Allocation: Navigation {
     /// Whether exactly this extent is allocated.
     fn is_extent(&self, extent: Extent) -> bool;
 
+    /// Notes that something is about to refer to an extent again to which nothing has referred for a while, though it was
+    /// kept. Does nothing if nobody looks for extents to which nothing refers.
+    fn note_referred_to_again(&self, _extent: Extent) {}
+
+    /// An operation is about to have extents to which nothing refers yet, or not any more. Returns a number for
+    /// [`end_unfinished`](Self::end_unfinished).
+    fn begin_unfinished(&self) -> u64 {
+        0
+    }
+
+    /// Something refers to the extents of such an operation, or they are free.
+    fn end_unfinished(&self, _number: u64) {}
+
+    /// Whether an extent may have been allocated or freed, or [referred to again](Self::note_referred_to_again), since
+    /// somebody began to look for extents to which nothing refers. False if nobody does.
+    fn has_changed_hands(&self, _extent: Extent) -> bool {
+        false
+    }
+
     /// The most pages that an extent may have to be kept in memory beside others; larger ones are better written and
     /// read past the pool.
     fn comfortable_pages(&self) -> u32 {

@@ -335,6 +335,14 @@ impl Pool {
         self.allocator.for_each_extent(visit);
     }
 
+    /// Notes which extents are allocated and freed from now on, until what is returned is dropped: see
+    /// [`has_changed_hands`](crate::Allocation::has_changed_hands). So a walk of all structures beside changes can tell what
+    /// it may have missed. Takes one bit for each page of the file.
+    pub fn watch_space(&self) -> SpaceWatch<'_> {
+        self.allocator.storage().space.begin_watch();
+        SpaceWatch(self)
+    }
+
     /// The extents that belong to the pool itself and not to the application.
     pub fn own_extents(&self) -> Vec<Extent> {
         let superblocks = (0..SUPERBLOCKS).map(|page| Extent::page(PageId(page)));
@@ -464,6 +472,28 @@ impl Pool {
     /// As for `checkpoint`. The next opening will then report that the file was not closed cleanly.
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
+    }
+}
+
+/// A watch of [what is allocated and freed](Pool::watch_space), until it is dropped.
+pub struct SpaceWatch<'p>(&'p Pool);
+
+impl SpaceWatch<'_> {
+    /// A number for the operations that have begun by now and have extents to which nothing refers: not yet, or not any
+    /// more.
+    pub fn operations_by_now(&self) -> u64 {
+        self.0.allocator.storage().space.number_unfinished()
+    }
+
+    /// Whether none of these operations is left.
+    pub fn are_finished(&self, operations: u64) -> bool {
+        self.0.allocator.storage().space.are_finished(operations)
+    }
+}
+
+impl Drop for SpaceWatch<'_> {
+    fn drop(&mut self) {
+        self.0.allocator.storage().space.end_watch();
     }
 }
 

@@ -3,7 +3,7 @@
 mod closing;
 mod conflicts;
 mod last_change;
-pub use conflicts::Loading;
+pub use conflicts::{Earlier, Loading};
 
 use crate::{
     BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::{View, Writer};
-use vellum_base::primitive::{Instant, Mutex, MutexGuard, TryLockError};
+use vellum_base::primitive::{Instant, Mutex, TryLockError};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
@@ -530,9 +530,9 @@ impl DurablePool {
         back_up(&self.pool, basis, Some(log), (file, former), progress)
     }
 
-    /// No checkpoint is taken while this is held, because a checkpoint allocates pages to which nothing refers yet.
-    pub fn pause_checkpoints(&self) -> Option<MutexGuard<'_, ()>> {
-        self.logged.as_ref().map(|logged| logged.checkpoints.turn())
+    /// The end of the log; `None` without a log.
+    pub fn place_in_log(&self) -> Option<u64> {
+        self.logged.as_ref().map(|_| self.single.transactions.places.end().0)
     }
 
     /// Removes the log of a database whose creation has failed: it has nothing that is needed.

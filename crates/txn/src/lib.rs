@@ -57,7 +57,7 @@ mod writer;
 
 pub use backup::{BackupFile, BackupProgress, BackupSummary, PointInTime, RestoredPoint, Until, restore};
 pub use backup_error::{BackupError, shown_time};
-pub use durable_pool::{DurablePool, Loading, LogState, Recovery};
+pub use durable_pool::{DurablePool, Earlier, Loading, LogState, Recovery};
 pub use error::TxnError;
 pub use follow::{Committed, Follower, LargeValue, LoadedTree, LoggedValue, TreeChange, TreeChangeKind};
 pub use reads::Edge;

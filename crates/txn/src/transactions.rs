@@ -333,6 +333,25 @@ impl Transactions {
         self.lock().all_open().any(|begun| begun.id == id)
     }
 
+    /// The number of the next transaction.
+    pub fn next_id(&self) -> u64 {
+        self.lock().next_id
+    }
+
+    /// See [`Earlier::are_over`](crate::Earlier::are_over).
+    pub fn are_over(&self, next: u64, (commit, freeing): (&mut Option<u64>, &mut Option<u64>)) -> bool {
+        let state = self.lock_published();
+        if commit.is_none() && state.all_open().all(|begun| begun.id >= next) {
+            *commit = Some(state.time);
+        }
+        let is_left = |commit: u64| state.leftovers.front().is_some_and(|(time, ..)| *time <= commit);
+        if freeing.is_none() && commit.is_some_and(|commit| !is_left(commit)) {
+            *freeing = Some(state.last_freeing);
+        }
+        // Those that no snapshot sees have a number, too.
+        freeing.is_some_and(|last| state.freeing.keys().next().is_none_or(|first| *first > last))
+    }
+
     /// Whether no open transaction has changed anything.
     pub fn has_no_writers(&self) -> bool {
         self.lock().writers.is_empty()

@@ -39,7 +39,7 @@ impl<'o> BackupOptions<'o> {
     }
 
     /// Reports progress now and then. If `progress` returns false, the backup ends and nothing of it is kept. It may use
-    /// the database, but not make another backup of it, or verify it: one is made at a time ([`Error::NestedBackup`]). It may
+    /// the database, but not make another backup of it: one is made at a time ([`Error::NestedBackup`]). It may
     /// compact it, unless another thread compacts it and waits in the callback of that for this backup.
     pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
         self.progress = Some(progress);

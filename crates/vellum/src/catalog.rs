@@ -215,8 +215,8 @@ pub(crate) fn free_part(pool: &Pool, root: PageId) -> Result<bool> {
 }
 
 /// The roots of the trees that may have to be freed.
-pub(crate) fn doomed(pool: &Pool) -> Result<Vec<PageId>> {
-    let records = records(tree(pool), Bound::Included(&DOOMED), Bound::Unbounded)?;
+pub(crate) fn doomed(catalog: Tree<'_, Pool>) -> Result<Vec<PageId>> {
+    let records = records(catalog, Bound::Included(&DOOMED), Bound::Unbounded)?;
     Ok(records.into_iter().map(|(_, record)| record.root).collect())
 }
 

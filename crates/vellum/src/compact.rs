@@ -50,7 +50,7 @@ impl Database {
     /// replaced.
     ///
     /// `go_on` is called now and then with the progress. If it returns false, the compaction ends, and the file is cut
-    /// as far as possible by then. `go_on` may use the database, but not compact or verify it: that would wait for this
+    /// as far as possible by then. `go_on` may use the database, but not compact it: that would wait for this
     /// compaction. It may make a backup, unless the progress of one that another thread makes waits for this compaction.
     ///
     /// ```
@@ -67,8 +67,7 @@ impl Database {
     ///
     /// # Errors
     /// If a page cannot be read or written. What has been done stays, and the call may be repeated.
-    /// [`Error::NestedCompaction`] if called inside `go_on` of the same database, [`Error::NestedVerification`] if inside
-    /// the callback of a verification.
+    /// [`Error::NestedCompaction`] if called inside `go_on` of the same database.
     pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
         /// By which fraction of the allocated space the file may exceed it: at first, and if that cannot be reached.
         const SLACK: [u64; 3] = [64, 8, 2];

@@ -1,13 +1,13 @@
 //! A database: a file with tables.
 
 use crate::{
-    Error, History, LogState, NamesTable, Options, Problem, Recovery, Result, Table, VerifyReport,
+    Error, History, LogState, NamesTable, Options, Recovery, Result, Table, VerifyReport,
     catalog::{self, TableRecord},
     freeing::Freeing,
     handle::Handle,
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
-    nested::{self, Mark, Nesting, Work},
+    nested::Nesting,
     shared::Inner,
     turns::Turns,
     verify::{self, Progress},
@@ -204,7 +204,7 @@ impl Database {
         if !is_read_only {
             // Trees that could not be freed before, because of a crash or an unreadable page. A damaged catalog is
             // reported when it is used.
-            let rest = catalog::doomed(opened.inner.durable.pool()).unwrap_or_default();
+            let rest = catalog::doomed(catalog::tree(opened.inner.durable.pool())).unwrap_or_default();
             rest.into_iter().for_each(|root| opened.inner.freeing.free(root));
         }
         Ok(opened)
@@ -336,35 +336,34 @@ impl Database {
     /// Walks every structure, reads every page, checks every checksum and every invariant, and finds pages
     /// that belong to nothing or to two things.
     ///
-    /// No thread may change the database meanwhile, and no transaction may be open. Otherwise inconsistent states
-    /// between two changes would be reported as damage, and what only a snapshot still sees would be reported as a
-    /// leak.
+    /// Others may use the database meanwhile, and change it. What is found to be damaged is damaged. Pages that nothing was
+    /// found to refer to are reported as leaked if no transaction, snapshot or load that was under way meanwhile can still
+    /// need them; otherwise they are [undecided](VerifyReport::undecided_pages). To decide, verification may read the
+    /// database a second time, and wait for others, for a few seconds at most. Heaps of objects can be judged as a whole
+    /// only while nobody changes them: see [`undecided_heaps`](VerifyReport::undecided_heaps).
     ///
     /// Transactions that have ended and could not be rolled back are rolled back first. If that fails again, the report
     /// has the error, the tables are verified with the changes of those transactions, and what these have replaced is
     /// no leak.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # database.create_table("t")?.put("key", "value")?;
+    /// let report = database.verify(|progress| {
+    ///     eprintln!("{} of about {} pages", progress.pages_done, progress.pages_total);
+    /// });
+    /// for problem in &report.problems {
+    ///     eprintln!("{problem}");
+    /// }
+    /// assert!(report.is_clean());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Returns none itself: all problems are in the report. Inside `progress` a checkpoint, a backup and a compaction of the
-    /// same database return [`Error::NestedVerification`], because they would wait for the verification. Another
-    /// verification there, and one inside a callback of a backup or of a compaction, verifies nothing and reports such an
-    /// error as its problem.
+    /// Returns none itself: all problems are in the report. `progress` may use the database.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
-        let _mark = match Mark::set(Work::Verification, &self.inner.nesting) {
-            Ok(mark) => mark,
-            Err(work) => {
-                let problem = Problem::Damaged { table: None, error: work.into() };
-                return VerifyReport { problems: vec![problem], ..VerifyReport::default() };
-            }
-        };
-        let pool = self.inner.pool();
-        // Before checkpoints pause: undoing may need one, to have room in the log.
-        let undone = self.inner.undo_rest();
-        let _freeing_paused = self.inner.freeing.pause();
-        let _paused = self.inner.durable.pause_checkpoints();
-        let known = (&self.inner.not_undone_extents()[..], &self.inner.damaged_superblocks[..]);
-        let report = verify::verify(pool, known, progress);
-        VerifyReport { rollback_error: undone.err(), ..report }
+        verify::verify(&self.inner, progress)
     }
 
     /// Takes a checkpoint while other threads keep working: after a crash, the next opening then redoes only later
@@ -376,9 +375,6 @@ impl Database {
     /// failed sync every further attempt fails.
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.require_log()?;
-        if nested::under_way(&self.inner.nesting) == Some(Work::Verification) {
-            return Err(Error::NestedVerification);
-        }
         Ok(self.inner.durable.checkpoint()?)
     }
 

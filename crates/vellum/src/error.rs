@@ -323,9 +323,6 @@ pub enum Error {
     /// The callback that is told the progress of a backup tried to make another one of the same database.
     #[error("this thread is making a backup of the database already: let that end first")]
     NestedBackup,
-    /// The callback that is told the progress of a verification tried what would wait for its end.
-    #[error("this thread is verifying the database: let that end first")]
-    NestedVerification,
     /// A database that is to be closed is still in use.
     #[error(
         "the database is still in use: {handles} references of tables, clones, transactions and feeds of changes are left; drop \
@@ -443,7 +440,6 @@ impl Error {
             | Self::TableTypes { .. }
             | Self::NestedCompaction
             | Self::NestedBackup
-            | Self::NestedVerification
             | Self::RestoreOptions { .. }
             | Self::IsHeap { .. }
             | Self::IsTable { .. }

@@ -10,8 +10,8 @@
 //! # Full files
 //! A thread that finds no space in the file frees a part itself, or waits for the thread that is freeing one, and then
 //! tries again (`Pool::make_space_by`): so what is still to be freed counts as free. It holds no latch and is in no group of
-//! records, so nothing that freeing waits for waits for it. It is refused if nothing is left to be freed, nothing can be
-//! freed now, or freeing is paused.
+//! records, so nothing that freeing waits for waits for it. It is refused if nothing is left to be freed, or nothing can
+//! be freed now.
 
 use crate::{Result, driver::lock};
 use std::{
@@ -67,17 +67,9 @@ struct State {
     at_once: usize,
     /// How many parts have been freed.
     freed: u64,
-    /// How many threads want the thread to wait.
-    paused: usize,
     is_stopped: bool,
     /// Whether there is a thread that goes on until no tree is left.
     is_running: bool,
-}
-
-/// As long as it exists, nothing is freed in the background.
-pub(crate) struct Paused<'f> {
-    shared: &'f Shared,
-    _turn: Turn<'f>,
 }
 
 /// As long as it exists, no other thread frees a part of a tree in the list.
@@ -149,13 +141,6 @@ impl Freeing {
         }
     }
 
-    /// Lets the thread wait.
-    pub(crate) fn pause(&self) -> Paused<'_> {
-        let shared = &*self.shared;
-        lock(&shared.state).paused += 1;
-        Paused { shared, _turn: shared.take_turn() }
-    }
-
     /// Ends the thread once the part is freed at which it is now. Trees that are to be freed later are only noted until
     /// [`resume`](Self::resume).
     pub(crate) fn stop(&self) {
@@ -180,13 +165,6 @@ impl Freeing {
 impl Drop for Freeing {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        lock(&self.shared.state).paused -= 1;
-        self.shared.changed.notify_all();
     }
 }
 
@@ -255,11 +233,9 @@ impl Shared {
         }
     }
 
-    /// Waits while the thread is paused; returns whether anything is left to do.
+    /// Whether anything is left to do.
     fn is_wanted(&self) -> bool {
-        let state = lock(&self.state);
-        let waited = self.changed.wait_while(state, |state| state.paused > 0 && !state.is_stopped);
-        let mut state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = lock(&self.state);
         let is_wanted = !state.is_stopped && !state.roots.is_empty();
         // At the same time as the list is found empty, so that a tree that comes now gets another thread.
         state.is_running = is_wanted;
@@ -319,7 +295,7 @@ impl Shared {
         };
         let mut state = lock(&self.state);
         let mut left = state.roots.len();
-        while state.freed == seen && state.paused == 0 && !state.is_stopped {
+        while state.freed == seen && !state.is_stopped {
             if state.is_taken || (state.roots.is_empty() && state.at_once > 0) {
                 state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
                 continue;
@@ -406,18 +382,14 @@ mod tests {
 
     #[cfg(not(shuttle))]
     #[test]
-    fn nothing_is_freed_while_it_is_paused_or_stopped() {
+    fn nothing_is_freed_while_it_is_stopped() {
         let left = Left::default();
         let freeing = freeing(&left, |_| false);
         add(&left, &freeing, 1, 1_000_000);
-        let paused = freeing.pause();
+        freeing.stop();
         let before = sum(&left);
         thread::sleep(Duration::from_millis(20));
         assert!(sum(&left) == before && before > 0);
-        drop(paused);
-        wait(&left, |now| now < before);
-        freeing.stop();
-        let before = sum(&left);
         add(&left, &freeing, 2, AT_ONCE + 1);
         assert_eq!(sum(&left), before + 1);
         freeing.resume();
@@ -443,15 +415,6 @@ mod tests {
             assert_eq!(sum(&left), parts);
         }
         assert!(!freeing.shared.make_space());
-        freeing.stop();
-        add(&left, &freeing, 2, AT_ONCE + 3);
-        assert!(freeing.shared.make_space());
-        lock(&freeing.shared.state).is_stopped = false;
-        let paused = freeing.pause();
-        assert!(!freeing.shared.make_space(), "a thread that has paused it would wait for itself");
-        drop(paused);
-        assert!(freeing.shared.make_space());
-        assert_eq!(sum(&left), 2);
     }
 
     #[cfg(not(shuttle))]
@@ -524,7 +487,6 @@ mod tests {
                     thread::spawn(move || add(&left, &freeing, root, AT_ONCE + 2))
                 })
                 .collect();
-            drop(freeing.pause());
             others.into_iter().for_each(|other| other.join().unwrap());
             // The thread ends when nothing is left.
             let own = lock(&freeing.thread).take();

@@ -1,7 +1,6 @@
 //! Detects uses of the database by a closure of the caller that would wait for themselves.
 //!
-//! A callback of a compaction, a backup or a verification gets an error if it begins on the same database what would wait
-//! for itself. A callback of a compaction may make a backup, and one of a backup may compact; where two threads do that at
+//! A callback of a compaction or a backup gets an error if it begins on the same database what would wait for itself. A callback of a compaction may make a backup, and one of a backup may compact; where two threads do that at
 //! once, the second gets the error, because each would wait for the other.
 //!
 //! A closure that changes a value in place, or is shown one, runs under the latch of the value's page. If it uses the same
@@ -15,13 +14,11 @@ use std::cell::RefCell;
 use vellum_base::primitive::Mutex;
 use vellum_pool::Pool;
 
-/// Work that calls the caller back, and of which a database does one at a time. A verification pauses what the others may
-/// wait for, so there is none beside them on a thread.
+/// Work that calls the caller back, and of which a database does one at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     Backup,
     Compaction,
-    Verification,
 }
 
 impl From<Work> for Error {
@@ -29,7 +26,6 @@ impl From<Work> for Error {
         match work {
             Work::Compaction => Self::NestedCompaction,
             Work::Backup => Self::NestedBackup,
-            Work::Verification => Self::NestedVerification,
         }
     }
 }
@@ -56,7 +52,7 @@ impl<'n> Mark<'n> {
     pub(crate) fn set(work: Work, nesting: &'n Nesting) -> Result<Self, Work> {
         let outer = under_way(nesting);
         match outer {
-            Some(outer) if outer == work || [outer, work].contains(&Work::Verification) => return Err(outer),
+            Some(outer) if outer == work => return Err(outer),
             Some(outer) => {
                 let mut waiting = lock(&nesting.0);
                 // The thread that does that work waits in a callback for what this thread is doing.

@@ -1,11 +1,34 @@
-//! Verification of a whole database.
+//! Verification of a whole database, while others change it.
+//!
+//! # Damage
+//! A tree is walked by descents, each of which sees its nodes as of one moment: see [`Tree::verify`]. So what it reports is
+//! damaged, as long as the tree has its root. What is found in the tree of a table that was dropped meanwhile is forgotten.
+//! Doomed trees are walked without regard to changes, because nobody changes them but to free them, and walked again if
+//! anything is found. Heaps of objects are walked by following references. If problems are found, and the pages have
+//! changed meanwhile, the heap is walked again, a few times.
+//!
+//! # Lost space
+//! What is allocated, and not found by the walk, is lost, if it was not allocated or freed since the walk began: the pool
+//! keeps a list of that ([`Pool::watch_space`]), in which is also what the undo of a change refers to again. But it may be
+//! - too new: allocated by an operation that had begun before the walk, and refers to it since the walk has passed by. So
+//!   a second walk begins when these operations have ended;
+//! - too old: about to be freed by an operation, or replaced before the walk came, and kept until a transaction has ended or
+//!   no snapshot needs it. So what is left after the second walk is lost only if it is still there when all such
+//!   operations and transactions have ended, and what these have left behind has gone.
+//!
+//! The second walk is needed only if there is something to be explained. Neither is waited for longer than
+//! [`PATIENCE`](lost::PATIENCE): then it is unknown what is lost.
 
-use crate::{Error, catalog};
-use std::{collections::BTreeMap, fmt};
-use vellum_access::{Tree, TreeReport, TreeShape};
-use vellum_base::{Extent, PageId};
-use vellum_objects::{AnyRef, Heap, HeapProblem, HeapState};
+mod lost;
+mod walk;
+
+use crate::{Error, shared::Inner};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+use vellum_access::TreeShape;
+use vellum_base::PageId;
+use vellum_objects::AnyRef;
 use vellum_pool::Pool;
+use walk::{Seen, Walk};
 
 /// The progress of a verification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,6 +147,12 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Pages that were found and read.
     pub pages_verified: u64,
+    /// Pages to which nothing was found to refer, and that may still be needed by transactions, snapshots, or loads that were
+    /// under way all the while. A later verification tells whether their space is lost. They are no problem.
+    pub undecided_pages: u64,
+    /// Heaps that others changed while they were verified, so that it is unknown what of the problems found in them was
+    /// only halfway through a change. Only damaged pages of theirs are among the problems.
+    pub undecided_heaps: Vec<String>,
     /// Why a transaction that has ended could still not be rolled back, if so. It will be when that works, or when the
     /// database is opened again. This is no damage.
     pub rollback_error: Option<Error>,
@@ -136,150 +165,38 @@ impl VerifyReport {
     }
 }
 
-/// Which pages have been found to be in use.
-struct Seen<'v> {
-    pool: &'v Pool,
-    pages: Vec<u64>,
-    progress: Progress,
-    report: &'v mut dyn FnMut(Progress),
-}
-
-impl Seen<'_> {
-    /// Notes that something refers to an extent. Returns false if something else refers to it, too.
-    fn claim(&mut self, extent: Extent) -> bool {
-        let range = extent.head.0..extent.end().0;
-        if range.clone().any(|page| self.is_seen(page)) {
-            return false;
-        }
-        for page in range {
-            if let Some(word) = self.pages.get_mut((page / 64) as usize) {
-                *word |= 1 << (page % 64);
-            }
-        }
-        self.progress.pages_done += extent.pages as u64;
-        (self.report)(self.progress);
-        true
-    }
-
-    fn is_seen(&self, page: u64) -> bool {
-        self.pages.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
-    }
-}
-
-impl<'v> Seen<'v> {
-    fn none(pool: &'v Pool, report: &'v mut dyn FnMut(Progress)) -> Self {
-        let statistics = pool.statistics();
-        let pages = vec![0; statistics.pages_in_file.div_ceil(64) as usize];
-        let progress = Progress { pages_done: 0, pages_total: statistics.pages_allocated };
-        Self { pool, pages, progress, report }
-    }
-}
-
-/// Verifies a heap alone.
+/// Verifies a heap alone, which nobody changes.
 pub(crate) fn heap(pool: &Pool, root: PageId, name: &str) -> Vec<Problem> {
     let (mut report, mut quiet) = (VerifyReport::default(), |_| {});
-    let mut seen = Seen::none(pool, &mut quiet);
-    verify_tree(Tree::open(pool, root), Some(name), &mut seen, &mut report);
-    verify_heap(root, name.to_owned(), &mut seen, &mut report);
+    let mut walk = Walk::new(Seen::none(pool, &mut quiet), &mut report);
+    walk.table_tree(root, name);
+    walk.heap(root, name);
     report.problems
 }
 
-/// Verifies everything. `kept` are extents to which no structure refers, and which are needed, and `replaced` copies of the
-/// superblock that are damaged in the file, and sound in the pool's view of it.
-pub(crate) fn verify(
-    pool: &Pool,
-    (kept, replaced): (&[Extent], &[PageId]),
-    mut progress: impl FnMut(Progress),
-) -> VerifyReport {
+/// Verifies everything.
+pub(crate) fn verify(inner: &Arc<Inner>, mut progress: impl FnMut(Progress)) -> VerifyReport {
+    let pool = inner.pool();
+    // Its changes would hide what they have replaced.
+    let undone = inner.undo_rest();
+    let watch = pool.watch_space();
+    let begun = lost::Moment::now(inner, &watch);
     let mut report = VerifyReport::default();
-    let mut seen = Seen::none(pool, &mut progress);
-    for extent in pool.own_extents() {
-        seen.claim(extent);
-    }
-    for page in pool.damaged_superblocks().into_iter().chain(replaced.iter().copied()) {
+    for page in pool.damaged_superblocks().into_iter().chain(inner.damaged_superblocks.iter().copied()) {
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
     }
-    verify_tree(catalog::tree(pool), None, &mut seen, &mut report);
-    match catalog::doomed(pool) {
-        Ok(doomed) => doomed.into_iter().for_each(|root| {
-            verify_extents(None, &mut seen, &mut report, |claim| Tree::open(pool, root).verify_rest(claim));
-        }),
-        Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
-    }
-    match catalog::list(catalog::tree(pool)) {
-        Ok(tables) => {
-            for (name, record) in tables {
-                let shape = verify_tree(Tree::open(pool, record.root), Some(&name), &mut seen, &mut report);
-                if record.is_heap {
-                    verify_heap(record.root, name, &mut seen, &mut report);
-                } else {
-                    report.tables.push((name, shape));
-                }
-            }
-        }
-        Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
-    }
-    report.pages_verified = seen.progress.pages_done;
-    for extent in kept {
-        seen.claim(*extent);
-    }
-    pool.for_each_extent(|extent| {
-        if !seen.is_seen(extent.head.0) {
-            report.problems.push(Problem::Leaked { page: extent.head.0, pages: extent.pages });
-        }
-    });
+    let mut walk = Walk::new(Seen::none(pool, &mut progress), &mut report);
+    walk.everything(inner);
+    let seen = walk.end();
+    report.pages_verified = seen.pages_done();
+    let found = lost::find(inner, (&watch, &begun), seen);
+    report.undecided_pages = found.undecided;
+    report.problems.extend(
+        found.lost.into_iter().map(|extent| Problem::Leaked { page: extent.head.0, pages: extent.pages }),
+    );
+    report.rollback_error = undone.err();
     report
 }
 
-fn verify_heap(root: PageId, name: String, seen: &mut Seen<'_>, report: &mut VerifyReport) {
-    let (pool, state) = (seen.pool, HeapState::default());
-    let found =
-        Heap::open(pool, root, &state).verify(&mut |extent| !pool.is_extent(extent) || seen.claim(extent));
-    for problem in found.problems {
-        let heap = name.clone();
-        report.problems.push(match problem {
-            HeapProblem::Damaged(error) => Problem::Damaged { table: Some(heap), error: error.into() },
-            HeapProblem::UsedTwice(extent) => {
-                Problem::UsedTwice { table: Some(heap), page: extent.head.0, pages: extent.pages }
-            }
-            HeapProblem::Dangling { from, to, wanted } => Problem::Dangling { heap, from, to, wanted },
-            HeapProblem::Unreachable { objects, type_name, first } => {
-                Problem::Unreachable { heap, objects, type_name, first }
-            }
-        });
-    }
-    report.heaps.push((name, found.objects));
-}
-
-fn verify_tree(
-    tree: Tree<'_, Pool>,
-    table: Option<&str>,
-    seen: &mut Seen<'_>,
-    report: &mut VerifyReport,
-) -> TreeShape {
-    verify_extents(table, seen, report, |claim| tree.verify(claim))
-}
-
-/// Verifies a tree by `verify`, which claims its extents.
-fn verify_extents(
-    table: Option<&str>,
-    seen: &mut Seen<'_>,
-    report: &mut VerifyReport,
-    verify: impl FnOnce(&mut dyn FnMut(Extent) -> bool) -> TreeReport,
-) -> TreeShape {
-    let table = table.map(str::to_owned);
-    let problems = &mut report.problems;
-    let found = verify(&mut |extent| {
-        // An extent that is not allocated is reported by the read that fails.
-        if !seen.pool.is_extent(extent) || seen.claim(extent) {
-            return true;
-        }
-        let (page, pages) = (extent.head.0, extent.pages);
-        problems.push(Problem::UsedTwice { table: table.clone(), page, pages });
-        false
-    });
-    for problem in found.problems {
-        report.problems.push(Problem::Damaged { table: table.clone(), error: problem.into() });
-    }
-    found.shape
-}
+#[cfg(all(test, not(shuttle)))]
+mod tests;

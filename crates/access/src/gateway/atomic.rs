@@ -3,6 +3,7 @@
 use super::encoding::RecordKind;
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use super::record::Record;
+use super::unlinked::UnlinkedExtents;
 use crate::node::{End, NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
 use std::{mem::ManuallyDrop, ops::Range};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, plant::is_planted, stamp_lsn};
@@ -458,6 +459,7 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     #[inline(always)]
     pub fn commit_by(self, recorder: Option<&dyn Recorder>, extent: Option<Extent>) -> H::Seen {
         let Self { pages, mut recording, needs: Needs { kept, lsn } } = self;
+        let _unlinked = extent.map(|_| UnlinkedExtents::begin(recording.pager));
         recording.changed = false;
         if !lsn {
             let pager = recording.pager;
@@ -493,9 +495,7 @@ fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
     kept: Option<(PageId, Lsn)>,
 ) -> H::Seen {
     let mut pages = keep_again(pager, kept, pages);
-    if let Some(recorder) = recorder {
-        recorder.recorded(lsn);
-    }
+    recorder.iter().for_each(|recorder| recorder.recorded(lsn));
     pages.stamp(lsn);
     let seen = pages.release(pager, lsn);
     discard(pager, freed, lsn);

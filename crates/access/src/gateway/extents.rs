@@ -5,7 +5,7 @@
 use super::allocation::allocate;
 use super::atomic::{PageSet, commit_recorded};
 use super::record::{Record, written};
-use super::{group::RecordGroup, page_change::PageChange};
+use super::{group::RecordGroup, page_change::PageChange, unlinked::UnlinkedExtents};
 use crate::{blob::BlobReference, error::AccessError, node::NodeError};
 use vellum_base::{Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
@@ -112,6 +112,8 @@ pub(crate) struct NodeStream<'p, P: Pager + 'p> {
     /// The runs of nodes to be recorded, if changes are recorded.
     runs: Vec<(PageId, u32)>,
     blobs: Vec<BlobReference>,
+    // Last: the pages and extents are freed before, if they are.
+    _unlinked: UnlinkedExtents<'p, P>,
 }
 
 /// The error for a node of a bulk load that cannot be written, which would be a bug of the load.
@@ -122,8 +124,9 @@ pub(crate) fn not_a_node(root: PageId, error: NodeError) -> AccessError {
 
 impl<'p, P: Pager> NodeStream<'p, P> {
     pub fn begin(pager: &'p P, tree: PageId) -> Result<Self, PoolError> {
+        let unlinked = UnlinkedExtents::begin(pager);
         let pages = pager.pages(PageKind::TREE_NODE)?;
-        Ok(Self { pager, tree, pages, runs: Vec::new(), blobs: Vec::new() })
+        Ok(Self { pager, tree, pages, runs: Vec::new(), blobs: Vec::new(), _unlinked: unlinked })
     }
 
     /// Writes the next node: `fill` is given a page that is zero after its header.

@@ -6,6 +6,7 @@ use super::encoding::RecordKind;
 use super::objects::contents_of;
 use super::page_change::{NodeImage, PageChange};
 use super::record::Record;
+use super::unlinked::UnlinkedExtents;
 use crate::node::{NODE_BYTES, NodeError};
 use std::marker::PhantomData;
 use vellum_base::{Extent, Lsn, PageId, PageKind};
@@ -48,6 +49,8 @@ pub struct RecordGroup<'p, P: Pager> {
     made: Vec<PageId>,
     /// The extents that are to be freed, with the levels of nodes.
     freed: Vec<(Extent, u8)>,
+    /// If there are any of both.
+    unlinked: Option<UnlinkedExtents<'p, P>>,
     /// A group in the log begins and ends on one thread.
     thread: PhantomData<*const ()>,
 }
@@ -62,6 +65,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
             record: None,
             made: Vec::new(),
             freed: Vec::new(),
+            unlinked: None,
             thread: PhantomData,
         }
     }
@@ -91,6 +95,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<PageId, PoolError> {
         self.pager.admit_changes()?;
+        self.unlinked.get_or_insert_with(|| UnlinkedExtents::begin(self.pager));
         let mut page = Fresh::<P>(allocate(self.pager, 1, PageKind::TREE_NODE)?);
         let id = page.id();
         fill(page.0.page_mut()).map_err(|error| PoolError::contents(id, error.to_string()))?;
@@ -139,6 +144,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         for (extent, _) in &extents {
             self.push(tree, extent.head, &PageChange::Free { pages: extent.pages })?;
         }
+        self.unlinked.get_or_insert_with(|| UnlinkedExtents::begin(self.pager));
         if self.freed.is_empty() {
             self.freed = extents
         } else {
@@ -210,6 +216,7 @@ impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
             // find that the node has changed before the pages to which it refers can be reused.
             let _ = if level > 0 { pager.discard_now(extent, lsn) } else { pager.discard(extent, lsn) };
         }
+        self.unlinked = None;
     }
 }
 

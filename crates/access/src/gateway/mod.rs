@@ -49,6 +49,7 @@ mod objects;
 mod page_change;
 mod page_edits;
 mod record;
+mod unlinked;
 
 pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recorder, Recording};
 pub use change_record::{ChangeRecord, PageRedo, RedoBytes, SpaceEvent, UndoChange};
@@ -61,3 +62,4 @@ pub use group::RecordGroup;
 pub use objects::LatchedObjects;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};
 pub use page_edits::PageEdits;
+pub(crate) use unlinked::UnlinkedExtents;

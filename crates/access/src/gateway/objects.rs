@@ -7,6 +7,7 @@ use super::atomic::{Bug, PageSet, commit_recorded};
 use super::page_change::PageChange;
 use super::page_edits::PageEdits;
 use super::record::{Record, written};
+use super::unlinked::UnlinkedExtents;
 use crate::blob::BlobReference;
 use std::ops::Range;
 use vellum_base::{HEADER_BYTES, Lsn, PageHeader, PageId, plant::is_planted, stamp_lsn};
@@ -55,6 +56,7 @@ impl<'p, P: Pager> LatchedObjects<'p, P> {
                 bytes.get_mut(at..at + new.len()).unwrap_or_default().copy_from_slice(new);
             }
         }
+        let _unlinked = (!freed.is_empty()).then(|| UnlinkedExtents::begin(self.pager));
         let (pager, set) = (self.pager, Changed { pages: self.pages, made, freed });
         match record {
             Some(record) => commit_recorded(pager, set, record, (None, None), None),

@@ -1,5 +1,7 @@
 //! Walks of a whole tree: its size, and whether it is sound.
 
+mod walk;
+
 use crate::blob::{BlobCheck, BlobReference};
 use crate::tree::descend::{Approach, Descent, Towards};
 use crate::tree::read::record::{StoredValue, value_in};
@@ -76,7 +78,10 @@ impl<P: Pager> Tree<'_, P> {
     /// references to each other, and of large values. `visit` is called with each extent of the tree, so that the
     /// caller can find pages that belong to nothing or to two owners; it returns whether to go on into the extent.
     ///
-    /// The tree must not change meanwhile: a state halfway through a change would be reported as a problem.
+    /// Other threads may change the tree meanwhile. What is in it all the while is shown and checked; of what is not, only
+    /// some. An extent that has been freed may be shown, and a second time if it has become part of the tree again: see
+    /// [`has_changed_hands`](vellum_pool::Allocation::has_changed_hands). If the root is freed, there are problems that are
+    /// none.
     ///
     /// # Errors
     /// None: all problems are in the report. Nodes below a damaged node are not checked.
@@ -99,22 +104,24 @@ impl<P: Pager> Tree<'_, P> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn verify(&self, visit: impl FnMut(Extent) -> bool) -> TreeReport {
-        self.verify_from(Expected::root(self.root), visit)
+        let mut walk = walk::Walk { tree: self, report: TreeReport::default(), visit };
+        walk.whole();
+        walk.report
     }
 
-    /// [`verify`](Self::verify) of a tree of which some may have been [freed](Self::free_end) already.
-    pub fn verify_rest(&self, visit: impl FnMut(Extent) -> bool) -> TreeReport {
-        self.verify_from(Expected::root_of_rest(self.root), visit)
-    }
-
-    fn verify_from(&self, root: Expected, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
+    /// [`verify`](Self::verify) of a tree of which some may have been [freed](Self::free_end) already, or is freed
+    /// meanwhile. No thread may change it otherwise.
+    pub fn verify_rest(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
         let mut report = TreeReport::default();
-        let mut todo = vec![root];
+        let mut todo = vec![Expected::root_of_rest(self.root)];
         while let Some(expected) = todo.pop() {
             if !visit(Extent::page(expected.page)) {
                 continue;
             }
-            if let Err(error) = self.verify_node(expected, &mut todo, &mut report, &mut visit) {
+            let page = expected.page;
+            if let Err(error) = self.verify_node(expected, &mut todo, &mut report, &mut visit)
+                && !self.pager.has_changed_hands(Extent::page(page))
+            {
                 report.problems.push(error);
             }
         }
@@ -168,23 +175,35 @@ impl<P: Pager> Tree<'_, P> {
         report.shape.height = report.shape.height.max(view.level() as u32 + 1);
         report.shape.add(view);
         if view.is_leaf() {
-            self.verify_blobs(view, report, visit);
+            self.verify_blobs(view, (None, true), report, visit);
         } else {
             todo.extend(expected.children(view));
         }
         Ok(())
     }
 
+    /// Checks the large values of a leaf whose keys lie after `from`. Perhaps the tree `is_freed` meanwhile.
     fn verify_blobs(
         &self,
         leaf: NodeView<&[u8]>,
+        (from, is_freed): (Option<&[u8]>, bool),
         report: &mut TreeReport,
         visit: &mut impl FnMut(Extent) -> bool,
     ) {
         for index in 0..leaf.count() {
+            let key = leaf.key(index);
+            if from.is_some_and(|from| *key <= *from) {
+                continue;
+            }
             let verified = match value_in(leaf, index) {
                 Some(StoredValue::Blob(reference)) if visit(reference.extent()) => {
-                    self.verify_blob(&leaf.key(index), reference)
+                    let verified = self.verify_blob(&key, reference);
+                    // It may have been replaced and freed meanwhile, or freed with the whole tree.
+                    let may_be_gone = |error| match self.refers_to(&key, reference)? {
+                        true if !is_freed || !self.pager.has_changed_hands(reference.extent()) => Err(error),
+                        _ => Ok(()),
+                    };
+                    verified.or_else(may_be_gone)
                 }
                 Some(_) => Ok(()),
                 None => {
@@ -194,6 +213,12 @@ impl<P: Pager> Tree<'_, P> {
             };
             report.problems.extend(verified.err());
         }
+    }
+
+    /// Whether a record refers to this large value.
+    fn refers_to(&self, key: &[u8], reference: BlobReference) -> Result<bool, AccessError> {
+        let newest = Self { view: None, ..*self };
+        newest.with_large(key, |_, found| Ok(found.is_some_and(|found| found.reference == reference)))
     }
 
     /// Reads a whole large value and checks it.

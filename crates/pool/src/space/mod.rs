@@ -23,6 +23,7 @@
 mod image;
 mod recorded;
 mod table;
+mod watch;
 
 pub(crate) use recorded::{RecordedMap, SpaceEvent};
 
@@ -37,6 +38,7 @@ pub(crate) struct SpaceMap {
     uses: UseTable,
     capacity_pages: u64,
     cursor: Mutex<Cursor>,
+    unfinished: Mutex<watch::Unfinished>,
 }
 
 /// The state of the allocator beside the bitmaps.
@@ -56,6 +58,8 @@ pub(crate) struct Cursor {
     first_free: u64,
     /// Whether something has been allocated or freed since the map was last read or written.
     changed: bool,
+    /// What those want to know who look for pages that belong to nothing.
+    watched: Option<watch::Watched>,
 }
 
 /// Space that is about to be claimed.
@@ -79,6 +83,16 @@ impl Claimed {
     }
 }
 
+impl Cursor {
+    /// Notes for those who watch that these pages change hands. Before the map shows that, so that a thread that sees it
+    /// finds the note.
+    fn note(&mut self, pages: Range<u64>) {
+        if let Some(watched) = &mut self.watched {
+            watched.add(pages);
+        }
+    }
+}
+
 impl SpaceMap {
     /// A map in which the first `reserved` pages are taken, each as an extent of its own.
     pub(crate) fn new(capacity_pages: u64, reserved: u64) -> Result<Self, VmError> {
@@ -86,7 +100,7 @@ impl SpaceMap {
         let cursor =
             Cursor { end: reserved, next_page, next_run, longest_run_limit: u64::MAX, ..Cursor::default() };
         let uses = UseTable::reserve(capacity_pages, "the map of allocated pages")?;
-        let map = Self { uses, capacity_pages, cursor: Mutex::new(cursor) };
+        let map = Self { uses, capacity_pages, cursor: Mutex::new(cursor), unfinished: Mutex::default() };
         for page in 0..reserved {
             map.uses.claim(page, 1);
             map.uses.publish(page, 1);
@@ -139,6 +153,7 @@ impl SpaceMap {
         let head = self.find_run_in(cursor.first_free, limit, length)?;
         cursor.free -= length;
         cursor.changed = true;
+        cursor.note(head..head + length);
         self.uses.claim(head, length);
         Some(Extent { head: PageId(head), pages })
     }
@@ -182,6 +197,7 @@ impl SpaceMap {
         }
         let mut cursor = self.lock();
         let length = pages.end - pages.start;
+        cursor.note(pages.clone());
         self.uses.clear(pages.start, length);
         cursor.free += length;
         cursor.longest_run_limit = u64::MAX;
@@ -206,6 +222,7 @@ impl SpaceMap {
         let free = cursor.free + (end - cursor.end) - length;
         admit(&Claimed { pages: length, end, free, has_grown: end > cursor.end })?;
         (cursor.end, cursor.free, cursor.changed) = (end, free, true);
+        cursor.note(head..head + length);
         self.uses.claim(head, length);
         Ok(())
     }
@@ -223,6 +240,7 @@ impl SpaceMap {
         if !self.is_extent(extent) {
             return false;
         }
+        cursor.note(extent.head.0..extent.end().0);
         self.uses.clear(extent.head.0, extent.pages as u64);
         cursor.free += extent.pages as u64;
         cursor.longest_run_limit = u64::MAX;
@@ -238,6 +256,7 @@ impl SpaceMap {
         let mut cursor = self.lock();
         let is_there = self.is_extent(extent);
         if is_there {
+            cursor.note(extent.head.0..extent.end().0);
             self.uses.retire(extent.head.0, extent.pages.into());
             cursor.changed = true;
         }
@@ -335,6 +354,57 @@ impl SpaceMap {
     pub(crate) fn with_free<T>(&self, work: impl FnOnce(u64, u64) -> T) -> T {
         let cursor = self.lock();
         work(cursor.end, cursor.free)
+    }
+
+    /// Begins to note pages that change hands, until [`end_watch`](Self::end_watch). Those that are just being allocated or
+    /// freed are noted, too.
+    pub(crate) fn begin_watch(&self) {
+        let mut cursor = self.lock();
+        let end = cursor.end;
+        let watched = cursor.watched.get_or_insert_default();
+        watched.begin();
+        let mut at = self.uses.find_claimed(0, end);
+        while at < end {
+            watched.add(at..at + 1);
+            at = self.uses.find_claimed(at + 1, end);
+        }
+    }
+
+    pub(crate) fn end_watch(&self) {
+        self.lock().watched.take_if(|watched| !watched.end());
+    }
+
+    /// Notes that something refers to an extent again to which nothing referred for a while.
+    pub(crate) fn note_referred_to_again(&self, extent: Extent) {
+        self.lock().note(extent.head.0..extent.end().0);
+    }
+
+    /// Whether any of these pages has changed hands since the watch began.
+    pub(crate) fn has_changed_hands(&self, extent: Extent) -> bool {
+        let cursor = self.lock();
+        let mut pages = extent.head.0..extent.end().0;
+        cursor.watched.as_ref().is_some_and(|watched| pages.any(|page| watched.contains(page)))
+    }
+
+    /// An operation is about to have extents to which nothing refers yet, or not any more. Returns a number for
+    /// [`end_unfinished`](Self::end_unfinished).
+    pub(crate) fn begin_unfinished(&self) -> u64 {
+        lock(&self.unfinished).begin()
+    }
+
+    /// Something refers to the extents of the operation, or they are free.
+    pub(crate) fn end_unfinished(&self, number: u64) {
+        lock(&self.unfinished).end(number);
+    }
+
+    /// A number that all such operations that have begun by now are below: see [`are_finished`](Self::are_finished).
+    pub(crate) fn number_unfinished(&self) -> u64 {
+        lock(&self.unfinished).above_all()
+    }
+
+    /// Whether no such operation below this number is left.
+    pub(crate) fn are_finished(&self, below: u64) -> bool {
+        lock(&self.unfinished).are_over(below)
     }
 
     fn lock(&self) -> MutexGuard<'_, Cursor> {

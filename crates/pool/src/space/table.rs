@@ -147,6 +147,11 @@ impl UseTable {
         self.find(from, to, |allocated, heads| allocated & heads)
     }
 
+    /// The first page in `from..to` that is claimed, or `to`.
+    pub(super) fn find_claimed(&self, from: u64, to: u64) -> u64 {
+        self.find(from, to, |allocated, heads| !allocated & heads)
+    }
+
     /// The first page in `from..to` that does not continue an extent, or `to`.
     pub(super) fn find_not_inner(&self, from: u64, to: u64) -> u64 {
         self.find(from, to, |allocated, heads| !allocated | heads)

@@ -38,6 +38,29 @@ impl DurablePool {
     }
 }
 
+/// The transactions that were open at a moment, and what they and those before have left behind.
+pub struct Earlier {
+    /// The first transaction after them.
+    next: u64,
+    /// The last commit when all of them had ended.
+    commit: Option<u64>,
+    /// What was being freed when nothing was left of the commits up to that one.
+    freeing: Option<u64>,
+}
+
+impl Earlier {
+    /// Those of now.
+    pub fn than_now(pool: &DurablePool) -> Self {
+        Self { next: pool.single.transactions.next_id(), commit: None, freeing: None }
+    }
+
+    /// Whether all of them have ended, no snapshot needs what they have replaced, and that has been freed. Ask again if
+    /// not.
+    pub fn are_over(&mut self, pool: &DurablePool) -> bool {
+        pool.single.transactions.are_over(self.next, (&mut self.commit, &mut self.freeing))
+    }
+}
+
 /// A load outside of transactions that puts records into its tree.
 pub struct Loading<'t> {
     transactions: &'t Transactions,

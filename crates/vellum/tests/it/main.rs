@@ -60,5 +60,6 @@ mod together;
 mod transaction_batches;
 mod transactions;
 mod typed;
+mod verified;
 mod waiting;
 mod without_log;

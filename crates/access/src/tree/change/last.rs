@@ -2,7 +2,8 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
-    AtomicChange, Latched, PageChange, PinnedContents, RecordGroup, ValueImage, abandon, persist,
+    AtomicChange, Latched, PageChange, PinnedContents, RecordGroup, UnlinkedExtents, ValueImage, abandon,
+    persist,
 };
 use crate::isolation::{Unshared, View, Writer};
 use crate::node::{NodeError, ValueKind};
@@ -29,6 +30,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if is_inline(key, value.len() as u64) {
             return self.place_last(group, key, ValueImage { kind: ValueKind::Inline, bytes: value });
         }
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         let reference = write_blob(self.pager, value.len() as u64, &mut &*value)?;
         let bytes = &reference.encode();
         let _pinned = PinnedContents::begin(self.pager);

@@ -4,7 +4,7 @@
 //! a neighbour if both fit into one page. If they do not fit, that is no error; it only costs space.
 
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording};
+use crate::gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording, UnlinkedExtents};
 use crate::node::{NODE_BYTES, NodeView};
 use crate::tree::Tree;
 use crate::tree::descend::{Approach, Place, Towards};
@@ -141,6 +141,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         recording.apply(parent, Some(index), &forget).map_err(|error| damaged(parent_id, error))?;
         recording.install(left, &both);
         let sparse = is_sparse(parent.view());
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         change.commit();
         Ok(if sparse { Merged::ParentSparse } else { Merged::Done })
     }
@@ -165,6 +166,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         recording
             .apply(root, None, &PageChange::ReplaceRoot { image })
             .map_err(|error| damaged(root.id(), error))?;
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         change.commit();
         Ok(Merged::RootLowered)
     }

@@ -6,7 +6,7 @@
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Doomed, Fresh, Latched, PageChange, moved_blob};
+use crate::gateway::{AtomicChange, Doomed, Fresh, Latched, PageChange, UnlinkedExtents, moved_blob};
 use crate::node::{NodeMut, NodeView};
 use crate::tree::change::{expected::Expected, merge::is_sparse, write::Mode};
 use crate::tree::descend::{Approach, Place, Towards};
@@ -94,6 +94,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if pages > self.pager.comfortable_pages() {
             return Ok(false);
         }
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         let copy = moved_blob(self.pager, (pages, limit), |target| {
             self.pager.run(|| newest.copy_large(key, old, target)).map_err(AccessError::from)
         })?;
@@ -127,6 +128,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Relocation, vellum_pool::PoolError> {
         self.pager.run(|| {
             // Allocated first, while nothing is latched: this may have to wait for memory.
+            let _unlinked = UnlinkedExtents::begin(self.pager);
             let Some(new) = Fresh::allocate_before(self.pager, limit)? else { return Ok(Relocation::Stays) };
             let place = self.node_at(towards, level, Approach::Direct, None)?;
             let Some(Place { parent: Some((parent, _)), node }) =

@@ -1,7 +1,7 @@
 //! Splitting full nodes.
 
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Fresh, Latched, PageChange, Recording};
+use crate::gateway::{AtomicChange, Fresh, Latched, PageChange, Recording, UnlinkedExtents};
 use crate::node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split};
 use crate::tree::descend::{Approach, Place, Towards};
 use crate::tree::{Tree, TreeHints};
@@ -93,6 +93,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         key: &[u8],
     ) -> Result<Divided, Interrupt> {
         // Allocated first, while nothing is latched: this may have to wait for memory.
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         let right = Fresh::allocate(self.pager)?;
         let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
         let (parent_id, node_id, right_id) = (parent.id(), node.id(), right.id());
@@ -133,6 +134,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// Splits the root, which keeps its page: its contents move to two new nodes, and it becomes their parent.
     fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Divided, Interrupt> {
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         let (left, right) = (Fresh::allocate(self.pager)?, Fresh::allocate(self.pager)?);
         let root = Latched::latch(root)?;
         let (root_id, left_id, right_id) = (root.id(), left.id(), right.id());

@@ -1,5 +1,6 @@
 //! Undoing a transaction's change of a record, wherever the record is by now.
 
+use crate::blob::BlobReference;
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, UndoChange, ValueImage};
 use crate::node::{NodeFault, ValueKind};
@@ -20,6 +21,11 @@ impl<'p, P: Pager> Tree<'p, P> {
             UndoChange::Restore { key, before: None } => self.remove(key).map(drop),
             UndoChange::Restore { key, before: Some(ValueImage { kind, bytes }) } => {
                 check_key(key)?;
+                if kind == ValueKind::Blob
+                    && let Some(reference) = BlobReference::decode(bytes)
+                {
+                    self.pager.note_referred_to_again(reference.extent());
+                }
                 self.place(key, bytes, kind, Mode::Restore).map(drop)
             }
             UndoChange::Patch { key, offset, before } => {

@@ -3,7 +3,7 @@
 use crate::blob::{BlobReference, MAX_VALUE_BYTES};
 use crate::error::{AccessError, damaged};
 use crate::gateway::{
-    AtomicChange, Latched, PageChange, PageSet, PinnedContents, ValueImage, abandon, persist,
+    AtomicChange, Latched, PageChange, PageSet, PinnedContents, UnlinkedExtents, ValueImage, abandon, persist,
 };
 use crate::isolation::{Claim, Intent};
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
@@ -70,12 +70,12 @@ pub struct Prepared<'p, P: Pager> {
     pager: &'p P,
     small: Vec<u8>,
     /// The extent of a large value.
-    large: Option<BlobReference>,
+    large: Option<(BlobReference, UnlinkedExtents<'p, P>)>,
 }
 
 impl<P: Pager> Drop for Prepared<'_, P> {
     fn drop(&mut self) {
-        if let Some(reference) = self.large.take() {
+        if let Some((reference, _unlinked)) = self.large.take() {
             abandon(self.pager, reference);
         }
     }
@@ -146,7 +146,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             small.resize(length as usize, 0);
             source.read_exact(&mut small).map_err(AccessError::Source)?;
         } else {
-            large = Some(write_blob(pager, length, source)?);
+            let unlinked = UnlinkedExtents::begin(pager);
+            large = Some((write_blob(pager, length, source)?, unlinked));
         }
         Ok(Prepared { pager, small, large })
     }
@@ -157,7 +158,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`insert`](Self::insert).
     pub fn upsert_prepared(&self, key: &[u8], mut value: Prepared<'p, P>) -> Result<Written, AccessError> {
         match value.large.take() {
-            Some(reference) => self.place_blob(key, reference, Mode::Upsert),
+            Some((reference, _unlinked)) => self.place_blob(key, reference, Mode::Upsert),
             None => self.upsert(key, &value.small),
         }
     }
@@ -242,6 +243,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 return Ok(Written::Refused);
             }
         }
+        let _unlinked = UnlinkedExtents::begin(self.pager);
         let reference = write_blob(self.pager, length, source)?;
         self.place_blob(key, reference, mode)
     }
