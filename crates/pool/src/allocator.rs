@@ -370,7 +370,10 @@ impl Allocator {
         state: State,
     ) -> Result<(), PoolError> {
         let storage = self.storage();
+        // The place of the previous map belongs to nothing for a moment.
+        let operation = storage.space.begin_unfinished();
         let (before, written) = storage.name_map(extent, end, places, state);
+        storage.space.end_unfinished(operation);
         self.publish(extent, Memory::Drop);
         storage.own_space_map(extent);
         self.table().unlatch_evicted(extent.head);
