@@ -117,6 +117,19 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Prefetches a cache line that will be written to, whether or not the address is valid.
+#[inline]
+pub fn prefetch_to_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching is a hint that changes nothing and never faults; a processor without this instruction takes it
+    // for one that does nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Stores a word past the caches.
 #[inline]
 pub fn stream(to: &AtomicU64, word: u64) {

@@ -28,6 +28,8 @@ pub trait SharedWord {
     fn load(&self, ordering: Ordering) -> u64;
     /// Atomic compare-and-exchange; may fail spuriously.
     fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
+    /// Atomic store.
+    fn store(&self, value: u64, ordering: Ordering);
     /// Lets other threads run.
     fn pause();
     /// An acquire fence.
@@ -40,6 +42,11 @@ impl SharedWord for std::sync::atomic::AtomicU64 {
     #[inline]
     fn load(&self, ordering: Ordering) -> u64 {
         std::sync::atomic::AtomicU64::load(self, ordering)
+    }
+
+    #[inline]
+    fn store(&self, value: u64, ordering: Ordering) {
+        std::sync::atomic::AtomicU64::store(self, value, ordering);
     }
 
     #[inline]
@@ -101,11 +108,9 @@ pub fn begin_change<W: SharedWord>(counter: &W) -> Counted<'_, W> {
 }
 
 fn count<W: SharedWord>(counter: &W, ordering: Ordering) {
-    let mut seen = counter.load(Ordering::Relaxed);
-    // An exchange also because it waits for earlier stores, and those that pass the caches pass earlier stores.
-    while let Err(now) = counter.exchange(seen, seen.wrapping_add(1), ordering, Ordering::Relaxed) {
-        seen = now;
-    }
+    // Not an exchange: only the thread that holds the lock of the stripe changes the counter.
+    let seen = counter.load(Ordering::Relaxed);
+    counter.store(seen.wrapping_add(1), ordering);
 }
 
 impl<W: SharedWord> Drop for Counted<'_, W> {

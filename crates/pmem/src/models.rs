@@ -36,6 +36,8 @@ enum Bug {
     RelaxedExchange,
     /// Exchanges are a load and a store.
     NoExchange,
+    /// Stores order nothing.
+    RelaxedStore,
 }
 
 std::thread_local! {
@@ -63,6 +65,11 @@ impl SharedWord for AtomicU64 {
         }
         let success = if planted(Bug::RelaxedExchange) { Ordering::Relaxed } else { success };
         self.compare_exchange(current, new, success, failure)
+    }
+
+    fn store(&self, value: u64, ordering: Ordering) {
+        let ordering = if planted(Bug::RelaxedStore) { Ordering::Relaxed } else { ordering };
+        AtomicU64::store(self, value, ordering);
     }
 
     fn pause() {
@@ -139,7 +146,7 @@ fn a_reader_never_accepts_half_of_a_change() {
 /// A value of two words, changed one word at a time under the lock of its stripe: the first is always raised first.
 #[test]
 fn a_reader_never_accepts_words_of_two_moments() {
-    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence];
+    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence, Bug::RelaxedStore];
     check("models::a_reader_never_accepts_words_of_two_moments", &bugs, || {
         let page = Arc::new(Page { head: AtomicU64::new(0), record: [AtomicU64::new(0), AtomicU64::new(0)] });
         let writer = {

@@ -15,7 +15,10 @@
 //! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread
 //! that holds any waits for no other stripe.
 
-use crate::lock::{self, Counted};
+use crate::{
+    cpu,
+    lock::{self, Counted},
+};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -60,6 +63,12 @@ impl Stripes {
     #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "numbers are remainders by the count"))]
     pub fn changes(&self, hash: u64) -> &AtomicU64 {
         &self.changes[Self::number(hash)]
+    }
+
+    /// Prefetches the counter of a key of whose value a word may be about to be changed.
+    #[inline]
+    pub fn prefetch_to_change(&self, hash: u64) {
+        cpu::prefetch_to_write(self.changes(hash).as_ptr().cast());
     }
 
     /// Begins to store a word of the value of a key, whose lock the caller holds.

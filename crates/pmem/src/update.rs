@@ -54,6 +54,9 @@ impl<L: Format, M: Medium> Core<L, M> {
     ) -> Result<bool> {
         self.check_writable()?;
         let hash = self.hash(key);
+        // Before the lock, an exchange, at which a processor waits with what it would read after it.
+        self.index.prefetch(hash);
+        self.stripes.prefetch_to_change(hash);
         let held = self.stripes.lock(hash);
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
         let Scratch { old, new } = &mut *scratch;
@@ -120,7 +123,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
         let at = record.value_at() + (word * WORD) as u64;
         let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
-        // Counted before it is durable: until then the lock of the page keeps readers away.
+        // Counted before it is durable: until then the lock of the page keeps readers away. So it does not matter that the
+        // store of the word, which passes the caches, may also pass those of the counter.
         let change = self.stripes.begin_change(hash);
         self.medium.write(&mut writer.lane, Site::UpdateValue, at, &[bytes], 0);
         drop(change);
