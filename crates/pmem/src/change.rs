@@ -44,10 +44,21 @@ impl<L: Format, M: Medium> Core<L, M> {
         value: &[u8],
     ) -> Result<(Place, Record)> {
         let (place, record, behind) = self.watch(self.reserve(writer, key.len(), value.len()))?;
-        let word = if self.is_evident(&record) { L::word_before(&record) } else { None };
-        let lane = &mut writer.lane;
-        record.write(&self.medium, lane, site, (word, behind), (sequence, sums), (key, value));
+        self.write_record(writer, site, &record, behind, (sequence, sums), (key, value));
         Ok((place, record))
+    }
+
+    fn write_record(
+        &self,
+        writer: &mut Writer<L>,
+        site: Site,
+        record: &Record,
+        behind: usize,
+        head: (u64, u64),
+        contents: (&[u8], &[u8]),
+    ) {
+        let word = if self.is_evident(record) { L::word_before(record) } else { None };
+        record.write(&self.medium, &mut writer.lane, site, (word, behind), head, contents);
     }
 
     fn reserve(
@@ -118,7 +129,12 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(L::begin(self.geometry, block, page as u32))
     }
 
-    /// Writes a new record of a key, with a sequence number above that of its present record.
+    /// Writes a new record of a key, with a sequence number above that of its present record; flushed, not fenced.
+    ///
+    /// The record is written first, with the writer's next number, and goes to the memory while the index is searched.
+    /// Where that number is too low, because the present record is another client's that has drawn more, the record is
+    /// written again before the fence. A crash before that leaves at most a record that was never acknowledged, and is
+    /// older than the present one.
     pub fn append_new(
         &self,
         writer: &mut Writer<L>,
@@ -127,11 +143,32 @@ impl<L: Format, M: Medium> Core<L, M> {
         key: &[u8],
         value: &[u8],
     ) -> Result<(Place, Record, u64)> {
-        let above = self.read(hash, key, |record| record.sequence(&self.medium))?.unwrap_or(0);
-        let sequence = Self::draw(writer, above)?;
+        let sequence = Self::draw(writer, 0)?;
         let sums = self.sums(sequence, key, value);
         let (place, record) = self.append(writer, site, (sequence, sums), key, value)?;
-        Ok((place, record, sequence))
+        let present = self.read(hash, key, |present| present.sequence(&self.medium));
+        let renumbered = present.and_then(|present| match present {
+            Some(above) if above > sequence => Self::draw(writer, above),
+            _ => Ok(sequence),
+        });
+        match renumbered {
+            Ok(number) if number == sequence => {}
+            Ok(number) => {
+                let head = (number, self.sums(number, key, value));
+                self.write_record(writer, Site::Renumber, &record, 0, head, (key, value));
+            }
+            Err(_) => self.take_back(writer, site, place, &record)?,
+        }
+        Ok((place, record, renumbered?))
+    }
+
+    /// Retracts a record that was just written, and to which nothing leads.
+    fn take_back(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) -> Result<()> {
+        // First what was written past the caches.
+        self.fence(writer, site)?;
+        self.retract(writer, Site::Retract, place, record);
+        self.fence(writer, Site::Retract)?;
+        self.freed(writer, place, record)
     }
 
     /// Stores a value.
@@ -174,6 +211,8 @@ impl<L: Format, M: Medium> Core<L, M> {
     pub fn delete(&self, writer: &mut Writer<L>, key: &[u8]) -> Result<bool> {
         self.check_writable()?;
         let hash = self.hash(key);
+        // Before the lock, an exchange, at which a processor waits with what it would read after it.
+        self.index.prefetch_for_change(hash);
         let held = self.stripes.lock(hash);
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
         self.settle_stripes(writer, std::iter::once(hash))?;

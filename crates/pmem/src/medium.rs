@@ -47,6 +47,9 @@ pub enum Site {
     Occupancy,
     /// A new record to which nothing leads yet.
     Record,
+    /// A new record that is written again because its sequence number was too low. It has no fence of its own: that of
+    /// the record, or of the batch, covers it.
+    Renumber,
     /// The word that makes a record valid.
     Publish,
     /// The word that makes a record invalid, after another one has replaced it.

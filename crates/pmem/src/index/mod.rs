@@ -146,7 +146,7 @@ impl Index {
     #[inline]
     pub fn prefetch_for_change(&self, hash: u64) {
         let segment = self.directory_entry(hash);
-        cpu::prefetch(self.count(segment).as_ptr().cast());
+        cpu::prefetch_to_write(self.count(segment).as_ptr().cast());
         self.prefetch_bucket(segment, hash);
     }
 

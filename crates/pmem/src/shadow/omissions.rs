@@ -25,6 +25,7 @@ pub const SITES: &[Site] = &[
     Site::EmptyLog,
     Site::Occupancy,
     Site::Record,
+    Site::Renumber,
     Site::Publish,
     Site::Retract,
     Site::Delete,
@@ -50,8 +51,9 @@ pub const SITES: &[Site] = &[
 pub fn switches() -> Vec<Switch> {
     let both = |site: &Site| [(*site, Step::Flush), (*site, Step::Fence)];
     // See there.
-    let has_no_fence =
-        |site| matches!(site, Site::BlockHead | Site::EmptySlot | Site::EmptyLog | Site::UpdateWord);
+    let has_no_fence = |site| {
+        matches!(site, Site::BlockHead | Site::EmptySlot | Site::EmptyLog | Site::Renumber | Site::UpdateWord)
+    };
     let exists = |(site, step): &Switch| *step == Step::Flush || !has_no_fence(*site);
     SITES.iter().flat_map(both).filter(exists).collect()
 }

@@ -26,6 +26,9 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     history.push(Op::Stall);
     history.push(put(1, 0, 100, bytes));
     history.push(put(1, 20, 120, bytes));
+    // A client that has drawn fewer numbers than the one whose record it replaces.
+    history.push(put(1, 7, 107, bytes));
+    history.push(Op::PutBatch(2, [7, 6].map(|k| (key(k), value(k, bytes))).to_vec()));
     history.push(Op::Delete(1, key(0)));
     let old = value(1, bytes);
     let new = word_changed(old.clone(), 0);
