@@ -138,6 +138,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         (place, record): (Place, Record),
         held: MutexGuard<'_, ()>,
     ) -> Result<()> {
+        // The next fence frees the record: see `freed`.
+        self.space.prefetch(self.geometry.block_of(place));
         self.retract(writer, Site::Retract, place, &record);
         let at = L::retracted_at(self.geometry, (place, &record));
         if self.leave(writer, hash, at, Left::Retracted(place, record)) {

@@ -8,6 +8,7 @@
 
 use crate::{
     blocks::{BlockWord, State},
+    cpu,
     error::Result,
     layout::{BLOCKS_END_AT, Geometry, checked_number},
     lock::LOCK_MASK,
@@ -106,6 +107,12 @@ impl Space {
         // SAFETY: the word lies in the mapping, is aligned, reads as zero until it is written, lives as long as this, and is
         // only ever accessed atomically.
         BlockWord(unsafe { &*self.table.base().as_ptr().cast::<AtomicU64>().add(block as usize) })
+    }
+
+    /// Prefetches the word of a block that is about to be changed.
+    #[inline]
+    pub fn prefetch(&self, block: u64) {
+        cpu::prefetch_to_write(self.block(block).0.as_ptr().cast());
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
