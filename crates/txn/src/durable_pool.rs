@@ -388,12 +388,13 @@ impl DurablePool {
         self.single.transactions.open_snapshots()
     }
 
-    /// Whether an open snapshot sees a record of a tree that has been removed since. No other thread changes the tree.
+    /// Whether something else than what the leaves of an empty tree hold is kept for an open snapshot: records have been
+    /// stored or removed since it was taken. No other thread changes the tree.
     ///
     /// # Errors
     /// If versions cannot be read.
-    pub fn is_any_removed_seen(&self, root: PageId) -> Result<bool, TxnError> {
-        Ok(self.single.transactions.is_any_removed_seen(root)?)
+    pub fn is_any_kept(&self, root: PageId) -> Result<bool, TxnError> {
+        Ok(self.single.transactions.is_any_kept(root)?)
     }
 
     /// Notes that a tree is gone: its history is no longer needed.

@@ -270,11 +270,12 @@ impl Transactions {
         self.begun_by_this_thread().into_iter().find(|(id, _)| *id == keeper).map(|(_, place)| place)
     }
 
-    /// Whether an open snapshot sees a record of a tree that is no longer in its leaf. No other thread changes the tree.
+    /// Whether something else than what the leaves of an empty tree hold is kept for an open snapshot: a record that it
+    /// sees, or that one was stored that it does not see. No other thread changes the tree.
     ///
     /// # Errors
     /// As for [`Versions::seen`].
-    pub fn is_any_removed_seen(&self, tree: PageId) -> Result<bool, PoolError> {
+    pub fn is_any_kept(&self, tree: PageId) -> Result<bool, PoolError> {
         let state = self.lock_published();
         let sight = |begun: &Begun| Sight { time: begun.time, own: begun.id };
         let covered: Vec<_> = state.covered().map(sight).collect();
@@ -282,10 +283,13 @@ impl Transactions {
         let mut others: Vec<_> = state.others().map(sight).collect();
         others.dedup_by_key(|sight| sight.time);
         drop(state);
+        if covered.iter().any(|sight| self.versions.generations().has_images(sight.own, tree)) {
+            return Ok(true);
+        }
         for sight in covered.into_iter().chain(others).filter(|sight| self.versions.has_removed(*sight)) {
             let all = (Bound::Unbounded, Bound::Unbounded);
             for key in self.versions.removed(sight, tree, all, (Direction::Forward, usize::MAX))?.keys {
-                if let Seen::Value(_) | Seen::Large(_) = self.versions.seen(tree, &key, sight)? {
+                if self.versions.seen(tree, &key, sight)? != Seen::Leaf {
                     return Ok(true);
                 }
             }

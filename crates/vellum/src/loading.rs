@@ -240,7 +240,7 @@ impl Handle {
             open.begin_owning(number, (root, false))?;
             let owning = Owning(open);
             let durable = &self.inner.durable;
-            is_seen.set(durable.is_any_removed_seen(root)?);
+            is_seen.set(durable.is_any_kept(root)?);
             if is_seen.get() {
                 return Err(conflict(&open.name, true));
             }

@@ -260,6 +260,13 @@ impl Generations {
         cover.map_or(Ok(()), |cover| cover.images.add_keys(tree, range))
     }
 
+    /// Whether leaves of a tree have changed since a snapshot was covered.
+    pub fn has_images(&self, transaction: u64, tree: PageId) -> bool {
+        let all = self.all();
+        let own = all.iter().find(|generation| generation.covers(transaction));
+        own.and_then(|own| own.cover.as_ref()).is_some_and(|cover| cover.images.has_any(tree))
+    }
+
     /// Whether changes are still noted in this filter.
     pub fn notes_in(&self, changed: &Arc<Changed>) -> bool {
         self.all()

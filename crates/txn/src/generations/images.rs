@@ -129,6 +129,11 @@ impl Images {
         drop(images);
     }
 
+    /// Whether there is an image of a leaf of a tree.
+    pub fn has_any(&self, tree: PageId) -> bool {
+        self.of(tree).is_some()
+    }
+
     /// Whether a tree has ended that had this root.
     pub fn has_ended(&self, tree: PageId) -> bool {
         let trees = self.trees.read().unwrap_or_else(PoisonError::into_inner);

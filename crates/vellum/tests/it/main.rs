@@ -18,6 +18,7 @@ mod discarded;
 mod early_numbers;
 mod encoding;
 mod entries;
+mod every_request;
 mod exchange;
 mod failed_closes;
 mod format;

@@ -70,6 +70,63 @@ fn what_a_snapshot_sees_of_a_table_that_has_become_empty_is_not_loaded_over() {
     }
 }
 
+/// A snapshot that is shown what is loaded is shown the same whatever is changed beside it later.
+#[test]
+fn what_a_snapshot_is_shown_of_a_load_stays() {
+    for has_log in [true, false] {
+        for (many, is_covered) in [(5, false), (2000, false), (5, true), (2000, true)] {
+            let options = options().log(has_log).version_memory_bytes(20_000);
+            let (_, database) = database(94, &options);
+            let numbers = database.create_table(NUMBERS).unwrap();
+            let other = database.create_table("other").unwrap();
+            let old = database.begin().unwrap();
+            for round in 0.. {
+                if !is_covered || database.history().kept_leaves > 0 {
+                    break;
+                }
+                (0..100_u8).for_each(|number| _ = other.put([number], [round; 200]).unwrap());
+            }
+            assert_eq!(numbers.bulk_load(entries(many)).unwrap(), u64::from(many));
+            let all = || old.range(&numbers, ..).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+            let loaded = all();
+            assert_eq!(loaded.len(), many as usize);
+            numbers.put(3, "put").unwrap();
+            numbers.remove(2).unwrap();
+            _ = numbers.put(100_000, "put").unwrap();
+            assert!(all() == loaded, "{} of {many} are left, covered {is_covered}", all().len());
+            old.put(&numbers, 0, "own").unwrap();
+            assert!(all()[1..] == loaded[1..], "{} of {many} are left, covered {is_covered}", all().len());
+            old.commit().unwrap();
+            assert_clean(&database);
+        }
+    }
+}
+
+/// Versions of what was stored and removed would hide what is loaded, once its leaf is changed.
+#[test]
+fn a_table_that_has_been_used_since_a_snapshot_was_taken_is_not_loaded() {
+    for is_covered in [false, true] {
+        let (_, database) = database(95, &options().version_memory_bytes(20_000));
+        let numbers = database.create_table(NUMBERS).unwrap();
+        let other = database.create_table("other").unwrap();
+        let old = database.begin().unwrap();
+        for round in 0.. {
+            if !is_covered || database.history().kept_leaves > 0 {
+                break;
+            }
+            (0..100_u8).for_each(|number| _ = other.put([number], [round; 200]).unwrap());
+        }
+        numbers.put(4, "put").unwrap();
+        numbers.remove(4).unwrap();
+        assert_conflict(numbers.bulk_load(entries(10)), true);
+        // As part of a transaction it is possible, and not shown to the snapshot.
+        database.run(|transaction| transaction.bulk_load(&numbers, entries(10))).unwrap();
+        assert_eq!((old.count(&numbers, ..).unwrap(), count(&numbers)), (0, 10));
+        drop(old);
+        assert_clean(&database);
+    }
+}
+
 #[test]
 fn loads_outside_of_transactions_and_transactions_at_once_lose_nothing() {
     for round in 0..60 {

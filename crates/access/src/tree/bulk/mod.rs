@@ -16,7 +16,7 @@ use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
 use crate::tree::change::blob::write_blob;
 use crate::tree::{Tree, change::write::is_inline, check_key};
 use std::io::Read;
-use vellum_base::PageId;
+use vellum_base::{PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// A tree under construction: see [`Tree::bulk_load`].
@@ -318,7 +318,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         let Some(root) = self.empty_root()? else { return Ok(false) };
         let root = Latched::latch(root)?;
         let Some(pages) = pages.take() else { return Ok(false) };
-        let mut change = self.change((root, (group, pages)))?;
+        // Snapshots that are shown leaves as they were are shown what was loaded: no leaf has the place of the empty root
+        // any more, unless it is the root itself.
+        let is_leaf = NodeView::new(top).is_leaf();
+        let viewed = if is_leaf { *self } else { Self { view: None, ..*self } };
+        if is_leaf && self.view.is_some() && PageHeader::read(root.page()).lsn < self.pager.kept_from() {
+            self.pager.keep_page(self.root, top);
+        }
+        let mut change = viewed.change((root, (group, pages)))?;
         let AtomicChange { pages: (root, _), recording, .. } = &mut change;
         debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(top) };

@@ -1,0 +1,554 @@
+//! What a database holds, what each open transaction sees of it, and which changes and commits are refused.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    rc::Rc,
+};
+
+pub type Key = Vec<u8>;
+pub type Value = Rc<Vec<u8>>;
+/// What a table holds.
+pub type Entries = BTreeMap<Key, Value>;
+pub type Bounds = (Bound<Key>, Bound<Key>);
+
+/// A table, whatever its name is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Id(pub u32);
+
+/// The names of tables as if they were the keys of a table.
+pub const CATALOG: Id = Id(u32::MAX);
+
+/// The number of an open transaction.
+pub type Number = u64;
+
+/// Whether something is refused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Clash {
+    None,
+    /// It may be, and need not be.
+    Maybe,
+    Certain,
+}
+
+/// What is done to a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// Its value is changed.
+    Change,
+    /// It is kept for the transaction, and stays as it is.
+    Reserve,
+    /// It is found to be such that there is nothing to do.
+    Check,
+}
+
+/// What somebody sees.
+#[derive(Clone, Default)]
+pub struct View {
+    pub names: BTreeMap<String, Id>,
+    pub tables: BTreeMap<Id, Rc<Entries>>,
+}
+
+/// An open transaction.
+#[derive(Clone)]
+pub struct Open {
+    pub begun: u64,
+    pub is_serializable: bool,
+    /// After a conflict it can only be rolled back.
+    pub is_dead: bool,
+    pub view: View,
+    /// The records that it has changed.
+    changed: BTreeSet<(Id, Key)>,
+    /// The records that belong to it.
+    held: BTreeSet<(Id, Key)>,
+    /// The tables of which it has changed records.
+    writes: BTreeSet<Id>,
+    /// The tables that it has created, cleared, loaded or dropped.
+    pub owned: BTreeSet<Id>,
+    /// Those of them that have another tree for it.
+    replaced: BTreeSet<Id>,
+    pub created: BTreeSet<Id>,
+    /// What it had stored in tables, or removed, before it gave them another tree or dropped them.
+    former: Vec<(Id, Key, Option<Value>)>,
+    /// What it has read: certainly, and at most.
+    read: Vec<(Id, Bounds)>,
+    read_at_most: Vec<(Id, Bounds)>,
+    /// The tables that must not be cleared or dropped, for what it has read.
+    read_tables: BTreeSet<Id>,
+}
+
+/// What a savepoint goes back to.
+#[derive(Clone)]
+pub struct Saved {
+    pub view: View,
+    changed: BTreeSet<(Id, Key)>,
+    owned: BTreeSet<Id>,
+    replaced: BTreeSet<Id>,
+    created: BTreeSet<Id>,
+}
+
+#[derive(Default)]
+pub struct Model {
+    /// The number of the last commit.
+    now: u64,
+    /// What was committed.
+    pub view: View,
+    /// What a dropped table held.
+    gone: BTreeMap<Id, Rc<Entries>>,
+    pub open: BTreeMap<Number, Open>,
+    /// The commits that have last changed each record, and those that may have.
+    changed: BTreeMap<Id, BTreeMap<Key, u64>>,
+    perhaps_changed: BTreeMap<Id, BTreeMap<Key, u64>>,
+    /// The commits that have last given each table another tree, or dropped it.
+    replaced: BTreeMap<Id, u64>,
+    /// What tables have held, for a transaction or for all, one after the other, since something is held.
+    past: Vec<(Option<Number>, Id, Rc<Entries>)>,
+}
+
+impl Model {
+    pub fn begin(&mut self, number: Number, is_serializable: bool) {
+        let open = Open {
+            begun: self.now,
+            is_serializable,
+            is_dead: false,
+            view: self.view.clone(),
+            changed: BTreeSet::new(),
+            held: BTreeSet::new(),
+            writes: BTreeSet::new(),
+            owned: BTreeSet::new(),
+            replaced: BTreeSet::new(),
+            created: BTreeSet::new(),
+            former: Vec::new(),
+            read: Vec::new(),
+            read_at_most: Vec::new(),
+            read_tables: BTreeSet::new(),
+        };
+        self.open.insert(number, open);
+    }
+
+    /// What a table holds for a transaction, or for all; none if it is not seen.
+    pub fn entries(&self, number: Option<Number>, table: Id) -> Option<Rc<Entries>> {
+        match number {
+            Some(number) => self.open[&number].view.tables.get(&table).cloned(),
+            None => self.view.tables.get(&table).or_else(|| self.gone.get(&table)).cloned(),
+        }
+    }
+
+    /// Whether a transaction other than `number` has the whole table for itself.
+    pub fn is_owned(&self, number: Option<Number>, table: Id) -> bool {
+        self.others(number).any(|(_, other)| other.owned.contains(&table))
+    }
+
+    fn others(&self, number: Option<Number>) -> impl Iterator<Item = (&Number, &Open)> {
+        self.open.iter().filter(move |(other, _)| Some(**other) != number)
+    }
+
+    /// Whether a transaction, or a single operation, is refused when it does this to a record.
+    pub fn clash(&self, number: Option<Number>, table: Id, key: &[u8], touch: Touch) -> Clash {
+        if self.is_owned(number, table) {
+            return Clash::Certain;
+        }
+        let record = (table, key.to_vec());
+        let mut clash = self.clash_with_dead(number);
+        for (_, other) in self.others(number) {
+            if other.changed.contains(&record) || touch != Touch::Check && other.held.contains(&record) {
+                return Clash::Certain;
+            }
+            if other.held.contains(&record) {
+                clash = Clash::Maybe;
+            }
+        }
+        let Some(open) = number.map(|number| &self.open[&number]) else { return clash };
+        if open.replaced.contains(&table) {
+            return clash;
+        }
+        let since = |commits: &BTreeMap<Id, BTreeMap<Key, u64>>| {
+            commits
+                .get(&table)
+                .and_then(|commits| commits.get(key))
+                .is_some_and(|commit| *commit > open.begun)
+        };
+        if self.is_replaced_since(open, table) || since(&self.changed) {
+            Clash::Certain
+        } else if since(&self.perhaps_changed) {
+            Clash::Maybe
+        } else {
+            clash
+        }
+    }
+
+    fn is_replaced_since(&self, open: &Open, table: Id) -> bool {
+        !open.replaced.contains(&table)
+            && self.replaced.get(&table).is_some_and(|commit| *commit > open.begun)
+    }
+
+    /// Whether a transaction is refused when it takes a table for itself.
+    pub fn clash_of_table(&self, number: Number, table: Id) -> Clash {
+        let is_used = |other: &Open| other.owned.contains(&table) || other.writes.contains(&table);
+        let is_certain = self.others(Some(number)).any(|(_, other)| is_used(other))
+            || self.is_replaced_since(&self.open[&number], table);
+        if is_certain { Clash::Certain } else { self.clash_with_dead(Some(number)) }
+    }
+
+    /// It is unknown what transactions have done whose last request has met a conflict.
+    fn clash_with_dead(&self, number: Option<Number>) -> Clash {
+        if self.others(number).any(|(_, other)| other.is_dead) { Clash::Maybe } else { Clash::None }
+    }
+
+    /// Notes what a transaction has done to a record. `value` is what that is then.
+    pub fn touch(&mut self, number: Number, table: Id, key: &[u8], touch: Touch, value: Option<Value>) {
+        let open = self.open.get_mut(&number).unwrap();
+        if table != CATALOG {
+            open.writes.insert(table);
+        }
+        if touch == Touch::Check {
+            return;
+        }
+        let record = (table, key.to_vec());
+        open.held.insert(record.clone());
+        if touch == Touch::Reserve {
+            return;
+        }
+        open.changed.insert(record);
+        if table != CATALOG {
+            let entries = Rc::make_mut(open.view.tables.get_mut(&table).unwrap());
+            set(entries, key, value);
+        }
+    }
+
+    /// A single operation has changed these records.
+    pub fn change(&mut self, table: Id, changes: &[(Key, Option<Value>)]) {
+        self.now += 1;
+        let entries = Rc::make_mut(self.view.tables.get_mut(&table).unwrap());
+        for (key, value) in changes {
+            set(entries, key, value.clone());
+            self.changed.entry(table).or_default().insert(key.clone(), self.now);
+        }
+        self.note_past(table);
+    }
+
+    /// Notes what a table holds now.
+    fn note_past(&mut self, table: Id) {
+        if let Some(entries) = self.view.tables.get(&table) {
+            self.past.push((None, table, entries.clone()));
+        }
+    }
+
+    /// How often the contents of tables have been noted.
+    pub fn past_count(&self) -> usize {
+        self.past.len()
+    }
+
+    /// What a table has held since so many notes.
+    pub fn past_of(
+        &self,
+        number: Option<Number>,
+        table: Id,
+        since: usize,
+    ) -> impl Iterator<Item = Rc<Entries>> {
+        let past = self.past.get(since..).unwrap_or_default().iter();
+        past.filter(move |past| (past.0, past.1) == (number, table)).map(|past| past.2.clone())
+    }
+
+    /// Nothing is held any more.
+    pub fn forget_past(&mut self) {
+        self.past.clear();
+    }
+
+    /// A single operation has left a record as it is. It may have been one that claims the record.
+    pub fn leave(&mut self, table: Id, key: &[u8]) {
+        self.now += 1;
+        self.perhaps_changed.entry(table).or_default().insert(key.to_vec(), self.now);
+    }
+
+    /// A transaction gives a table other contents as a whole.
+    pub fn replace(&mut self, number: Number, table: Id, entries: Entries) {
+        let open = self.open.get_mut(&number).unwrap();
+        if !open.replaced.contains(&table)
+            && let Some(before) = open.view.tables.get(&table)
+        {
+            let own = open.changed.iter().filter(|(changed, _)| *changed == table);
+            open.former.extend(own.map(|(_, key)| (table, key.clone(), before.get(key).cloned())));
+        }
+        let before = open.view.tables.insert(table, Rc::new(entries));
+        self.past.extend(before.map(|before| (Some(number), table, before)));
+        open.owned.insert(table);
+        open.replaced.insert(table);
+    }
+
+    pub fn own(&mut self, number: Number, table: Id) {
+        self.open.get_mut(&number).unwrap().owned.insert(table);
+    }
+
+    /// Whether there are records that a transaction which sees none has not removed itself.
+    pub fn is_filled_for(&self, number: Number, table: Id) -> bool {
+        let (open, now) = (&self.open[&number], self.view.tables.get(&table));
+        let is_own = |key: &Key| open.changed.contains(&(table, key.clone()));
+        !open.owned.contains(&table) && now.is_some_and(|now| !now.keys().all(is_own))
+    }
+
+    /// Whether a load outside of transactions is refused. What it loads is seen by all that see the same tree.
+    pub fn clash_of_load(&self, table: Id) -> Clash {
+        let mut clash = self.clash_with_dead(None);
+        for open in self.open.values() {
+            let sees = !self.is_replaced_since(open, table);
+            let holds_any = open.view.tables.get(&table).is_some_and(|entries| !entries.is_empty());
+            if open.owned.contains(&table) || open.writes.contains(&table) || sees && holds_any {
+                return Clash::Certain;
+            }
+            // What was stored since its snapshot was taken, and removed again, may be kept for it.
+            let is_since = |commits: &BTreeMap<Key, u64>| commits.values().any(|commit| *commit > open.begun);
+            let is_used = [&self.changed, &self.perhaps_changed]
+                .iter()
+                .any(|all| all.get(&table).is_some_and(is_since));
+            if is_used || !open.view.tables.contains_key(&table) {
+                clash = Clash::Maybe;
+            }
+        }
+        clash
+    }
+
+    /// Returns the transactions that see it.
+    pub fn load(&mut self, table: Id, entries: &Entries) -> Vec<Number> {
+        self.now += 1;
+        self.view.tables.insert(table, Rc::new(entries.clone()));
+        let perhaps = self.perhaps_changed.entry(table).or_default();
+        perhaps.extend(entries.keys().map(|key| (key.clone(), self.now)));
+        let sees = |open: &Open| {
+            open.view.tables.contains_key(&table)
+                && self.replaced.get(&table).is_none_or(|commit| *commit <= open.begun)
+        };
+        let mut all = Vec::new();
+        for (number, open) in &mut self.open {
+            if sees(open) {
+                open.view.tables.insert(table, Rc::new(entries.clone()));
+                all.push(*number);
+            }
+        }
+        self.note_past(table);
+        all
+    }
+
+    /// A transaction gives tables names, or takes them away.
+    pub fn name(&mut self, number: Number, name: &str, table: Option<Id>) {
+        self.touch(number, CATALOG, name.as_bytes(), Touch::Change, None);
+        let open = self.open.get_mut(&number).unwrap();
+        match table {
+            Some(table) => _ = open.view.names.insert(name.to_owned(), table),
+            None => _ = open.view.names.remove(name),
+        }
+    }
+
+    pub fn note_read(&mut self, number: Option<Number>, table: Id, bounds: Bounds, is_certain: bool) {
+        let Some(open) = number.and_then(|number| self.open.get_mut(&number)) else { return };
+        // Nobody else changes what has its own tree.
+        if !open.is_serializable || open.replaced.contains(&table) {
+            return;
+        }
+        if table != CATALOG {
+            open.read_tables.insert(table);
+        }
+        if is_certain {
+            open.read.push((table, bounds.clone()));
+        }
+        open.read_at_most.push((table, bounds));
+    }
+
+    pub fn note_key(&mut self, number: Option<Number>, table: Id, key: &[u8]) {
+        self.note_read(number, table, (Bound::Included(key.to_vec()), Bound::Included(key.to_vec())), true);
+    }
+
+    /// Whether the commit of a transaction is refused.
+    pub fn clash_of_commit(&self, number: Number) -> Clash {
+        let open = &self.open[&number];
+        if open.is_dead {
+            return Clash::Certain;
+        }
+        if !open.is_serializable || open.held.is_empty() && open.owned.is_empty() {
+            return Clash::None;
+        }
+        let is_changed = |commits: &BTreeMap<Id, BTreeMap<Key, u64>>, (table, bounds): &(Id, Bounds)| {
+            let Some(commits) = commits.get(table) else { return false };
+            within(commits, bounds).any(|(_, commit)| *commit > open.begun)
+        };
+        let is_replaced = open.read_tables.iter().any(|table| self.replaced.get(table) > Some(&open.begun));
+        let is_certain = is_replaced || open.read.iter().any(|read| is_changed(&self.changed, read));
+        let is_possible = |read| is_changed(&self.changed, read) || is_changed(&self.perhaps_changed, read);
+        let has_changed = !open.changed.is_empty() || !open.owned.is_empty();
+        if is_certain && has_changed {
+            Clash::Certain
+        } else if is_certain || open.read_at_most.iter().any(is_possible) {
+            Clash::Maybe
+        } else {
+            Clash::None
+        }
+    }
+
+    /// Large values may have been stored again where they lie better.
+    pub fn compact(&mut self) {
+        self.now += 1;
+        for (table, entries) in &self.view.tables {
+            let large = entries.iter().filter(|(key, value)| key.len() + value.len() > 1024);
+            let perhaps = self.perhaps_changed.entry(*table).or_default();
+            perhaps.extend(large.map(|(key, _)| (key.clone(), self.now)));
+        }
+    }
+
+    pub fn commit(&mut self, number: Number) {
+        let open = self.open.remove(&number).unwrap();
+        // What is under way in a former tree may come to the last state of that, as it is documented of clearing.
+        for table in open.former.iter().map(|(table, ..)| *table).collect::<BTreeSet<Id>>() {
+            if let Some(mut former) = self.view.tables.get(&table).cloned() {
+                let own = open.former.iter().filter(|(of, ..)| *of == table);
+                own.for_each(|(_, key, value)| set(Rc::make_mut(&mut former), key, value.clone()));
+                self.past.push((None, table, former));
+            }
+        }
+        self.now += 1;
+        for record in &open.held {
+            let commits =
+                if open.changed.contains(record) { &mut self.changed } else { &mut self.perhaps_changed };
+            commits.entry(record.0).or_default().insert(record.1.clone(), self.now);
+        }
+        for (table, key) in &open.changed {
+            if *table == CATALOG {
+                let name = std::str::from_utf8(key).unwrap();
+                match open.view.names.get(name) {
+                    Some(table) => _ = self.view.names.insert(name.to_owned(), *table),
+                    None => _ = self.view.names.remove(name),
+                }
+            } else if !open.replaced.contains(table)
+                && let Some(entries) = self.view.tables.get_mut(table)
+                && let Some(own) = open.view.tables.get(table)
+            {
+                set(Rc::make_mut(entries), key, own.get(key).cloned());
+            }
+        }
+        for table in &open.replaced {
+            self.replaced.insert(*table, self.now);
+            if let Some(entries) = open.view.tables.get(table) {
+                self.view.tables.insert(*table, entries.clone());
+            }
+        }
+        let is_named = |table: &Id| self.view.names.values().any(|named| named == table);
+        let gone: Vec<Id> = self.view.tables.keys().copied().filter(|table| !is_named(table)).collect();
+        for table in gone {
+            self.replaced.insert(table, self.now);
+            let held = self.view.tables.remove(&table).unwrap();
+            self.gone.insert(table, held);
+        }
+        let touched = open.changed.iter().map(|(table, _)| *table).chain(open.replaced);
+        touched.collect::<BTreeSet<Id>>().into_iter().for_each(|table| self.note_past(table));
+    }
+
+    pub fn roll_back(&mut self, number: Number) {
+        self.open.remove(&number);
+    }
+
+    pub fn save(&self, number: Number) -> Saved {
+        let open = &self.open[&number];
+        Saved {
+            view: open.view.clone(),
+            changed: open.changed.clone(),
+            owned: open.owned.clone(),
+            replaced: open.replaced.clone(),
+            created: open.created.clone(),
+        }
+    }
+
+    pub fn go_back(&mut self, number: Number, saved: Saved) {
+        let open = self.open.get_mut(&number).unwrap();
+        let before = open.view.tables.iter().map(|(table, entries)| (Some(number), *table, entries.clone()));
+        self.past.extend(before);
+        (open.view, open.changed, open.owned) = (saved.view, saved.changed, saved.owned);
+        (open.replaced, open.created) = (saved.replaced, saved.created);
+    }
+}
+
+fn set(entries: &mut Entries, key: &[u8], value: Option<Value>) {
+    match value {
+        Some(value) => _ = entries.insert(key.to_vec(), value),
+        None => _ = entries.remove(key),
+    }
+}
+
+/// The entries of a map in bounds, which may be inverted.
+pub fn within<'m, V>(
+    map: &'m BTreeMap<Key, V>,
+    bounds: &'m Bounds,
+) -> impl DoubleEndedIterator<Item = (&'m Key, &'m V)> {
+    let is_inverted = match bounds {
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Excluded(upper) | Bound::Included(upper),
+        ) => lower >= upper,
+        _ => false,
+    };
+    (!is_inverted).then(|| map.range::<Key, _>((bounds.0.as_ref(), bounds.1.as_ref()))).into_iter().flatten()
+}
+
+/// What was seen at several moments, of which any may be shown.
+pub struct Watch(Vec<Rc<Entries>>);
+
+impl Watch {
+    pub fn new(first: Rc<Entries>) -> Self {
+        Self(vec![first])
+    }
+
+    pub fn add(&mut self, next: Rc<Entries>) {
+        if self.0.last().is_none_or(|last| !Rc::ptr_eq(last, &next)) {
+            self.0.push(next);
+        }
+    }
+
+    /// Whether a record had this value at some moment.
+    pub fn had(&self, key: &[u8], value: Option<&[u8]>) -> bool {
+        self.0.iter().any(|entries| entries.get(key).map(|value| &value[..]) == value)
+    }
+
+    /// Whether something was so at each moment.
+    pub fn is_always(&self, is_so: impl Fn(&Entries) -> bool) -> bool {
+        self.0.iter().all(|entries| is_so(entries))
+    }
+
+    /// Why this cannot be what a step within bounds shows; none if it can.
+    pub fn objection(
+        &self,
+        rest: &Bounds,
+        is_forward: bool,
+        shown: Option<(&[u8], Option<&[u8]>)>,
+    ) -> Option<String> {
+        let mut gap = rest.clone();
+        if let Some((key, value)) = shown {
+            if within(&BTreeMap::from([(key.to_vec(), ())]), rest).next().is_none() {
+                return Some(format!("{} lies outside of {}", short(key), bounds_text(rest)));
+            }
+            let is_known = match value {
+                Some(value) => self.had(key, Some(value)),
+                None => self.0.iter().any(|entries| entries.contains_key(key)),
+            };
+            if !is_known {
+                return Some(format!("{} has not had the value {:?}", short(key), value.map(short)));
+            }
+            let end = Bound::Excluded(key.to_vec());
+            if is_forward { gap.1 = end } else { gap.0 = end }
+        }
+        let is_there_always = |key: &Key| self.0.iter().all(|entries| entries.contains_key(key));
+        let first = self.0.first()?;
+        let missed = within(first, &gap).map(|entry| entry.0).find(|key| is_there_always(key))?;
+        Some(format!("{} was missed before {:?}", short(missed), shown.map(|shown| short(shown.0))))
+    }
+}
+
+/// A key or value, as text.
+pub fn short(bytes: &[u8]) -> String {
+    let head: String = bytes.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let tail: String =
+        bytes.iter().skip(12.max(bytes.len().saturating_sub(4))).map(|byte| format!("{byte:02x}")).collect();
+    format!("{head}..{tail}[{}]", bytes.len())
+}
+
+pub fn bounds_text(bounds: &Bounds) -> String {
+    format!("{:?}..{:?}", bounds.0.as_ref().map(|key| short(key)), bounds.1.as_ref().map(|key| short(key)))
+}
