@@ -124,8 +124,7 @@ impl Run {
         let whose = source.text();
         self.tell(format!("{whose} holds lookups of {} of {table:?}", keys.len()));
         let mut watch = Watch::new(entries);
-        let mut lookups: Box<dyn Iterator<Item = (&Key, Result<Option<Vec<u8>>>)>> = match &source.transaction
-        {
+        let mut lookups: Box<dyn Iterator<Item = Looked<'_>>> = match &source.transaction {
             Some(transaction) => Box::new(transaction.lookups(&handle.bytes, &keys).unwrap()),
             None => Box::new(handle.bytes.lookups(&keys)),
         };
@@ -222,3 +221,6 @@ impl Run {
         assert!(submissions.is_empty());
     }
 }
+
+/// A key, and what it was found to have.
+type Looked<'k> = (&'k Key, Result<Option<Vec<u8>>>);

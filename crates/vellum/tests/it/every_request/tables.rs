@@ -178,8 +178,13 @@ impl Run {
     }
 
     fn clash_of_name(&mut self, source: &Source, name: &str) -> Clash {
-        self.model.note_key(source.number, CATALOG, name.as_bytes());
+        self.note_name(source, name, false);
         self.model.clash(source.number, CATALOG, name.as_bytes(), Touch::Change)
+    }
+
+    fn note_name(&mut self, source: &Source, name: &str, is_certain: bool) {
+        let key = || Bound::Included(name.as_bytes().to_vec());
+        self.model.note_read(source.number, CATALOG, (key(), key()), is_certain);
     }
 
     fn create(&mut self, source: &Source) {
@@ -187,7 +192,7 @@ impl Run {
         let name = format!("table {}", self.random.random_range(0..6));
         let (is_plain, has_numbers) = (self.random.random_ratio(1, 6), self.random.random_ratio(1, 3));
         if self.model.open[&number].view.names.contains_key(&name) {
-            self.model.note_key(source.number, CATALOG, name.as_bytes());
+            self.note_name(source, &name, true);
             let done = create(transaction, &name, is_plain, has_numbers).map(drop);
             assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
             return;
@@ -226,9 +231,9 @@ impl Run {
     fn rename(&mut self, source: &Source, name: &str, table: Id) {
         let (transaction, number) = (source.transaction.as_ref().unwrap(), source.number.unwrap());
         let new = format!("table {}", self.random.random_range(0..6));
-        self.model.note_key(source.number, CATALOG, name.as_bytes());
         if self.model.open[&number].view.names.contains_key(&new) {
-            self.model.note_key(source.number, CATALOG, new.as_bytes());
+            self.note_name(source, name, true);
+            self.note_name(source, &new, true);
             let done = transaction.rename_table(name, &new);
             assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
             return;
