@@ -82,7 +82,6 @@ pub struct Open {
 pub struct Saved {
     pub view: View,
     changed: BTreeSet<(Id, Key)>,
-    held: BTreeSet<(Id, Key)>,
     owned: BTreeSet<Id>,
     replaced: BTreeSet<Id>,
     created: BTreeSet<Id>,
@@ -206,7 +205,10 @@ impl Model {
             return;
         }
         let record = (table, key.to_vec());
-        open.held.insert(record.clone());
+        // A tree of its own belongs to it as a whole.
+        if !open.replaced.contains(&table) {
+            open.held.insert(record.clone());
+        }
         if touch == Touch::Reserve {
             return;
         }
@@ -451,7 +453,6 @@ impl Model {
         Saved {
             view: open.view.clone(),
             changed: open.changed.clone(),
-            held: open.held.clone(),
             owned: open.owned.clone(),
             replaced: open.replaced.clone(),
             created: open.created.clone(),
@@ -462,9 +463,6 @@ impl Model {
         let open = self.open.get_mut(&number).unwrap();
         let before = open.view.tables.iter().map(|(table, entries)| (Some(number), *table, entries.clone()));
         self.past.extend(before);
-        // What is in a tree of its own is nobody else's, and the tree is gone.
-        let gone: BTreeSet<Id> = open.replaced.difference(&saved.replaced).copied().collect();
-        open.held.retain(|record| !gone.contains(&record.0) || saved.held.contains(record));
         (open.view, open.changed, open.owned) = (saved.view, saved.changed, saved.owned);
         (open.replaced, open.created) = (saved.replaced, saved.created);
     }
