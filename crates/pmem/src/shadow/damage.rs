@@ -15,7 +15,7 @@ use crate::{
     },
     space::Purpose,
 };
-use std::path::Path;
+use std::{path::Path, sync::atomic::Ordering};
 
 fn open<L: Testable>(
     image: &[u64],
@@ -267,5 +267,35 @@ fn a_sequence_number_that_leaves_none_above_it_is_damage() {
     for checksums in [true, false] {
         too_high_a_sequence_number::<Variable>(checksums);
         too_high_a_sequence_number::<Fixed<8, 8>>(checksums);
+    }
+}
+
+/// A put that learns only after it has written its record that it cannot replace the present one.
+fn a_put_that_comes_to_nothing<L: Testable>(checksums: bool, word_behind: usize, damaged: u64) {
+    let setting = Setting { checksums, ..Setting::default() };
+    let store = Store::<L, Shadow>::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
+    let old = L::any_value();
+    let new: Vec<u8> = old.iter().map(|byte| byte ^ 1).collect();
+    let mut client = store.client().unwrap();
+    client.put(L::key(&key(0)), L::value(&old)).unwrap();
+    let word = store.core().medium.memory.word((record_at(&store, &key(0)) - word_behind) as u64 * 8);
+    let right = word.swap(damaged, Ordering::Relaxed);
+    for _ in 0..2 {
+        client.put(L::key(&key(0)), L::value(&new)).unwrap_err();
+    }
+    word.store(right, Ordering::Relaxed);
+    let value = |store: &Store<L, Shadow>| store.reader().get(L::key(&key(0))).unwrap();
+    assert_eq!(value(&store), Some(old.clone()));
+    let again = open::<L>(&image_of(&store), &setting, false).unwrap();
+    assert_eq!((value(&again), again.len()), (Some(old), 1), "the record was taken back");
+}
+
+#[test]
+fn a_put_that_fails_after_it_has_written_its_record_leaves_nothing() {
+    for checksums in [true, false] {
+        // No number is above that of the record; nothing says how long the record is.
+        a_put_that_comes_to_nothing::<Fixed<8, 8>>(checksums, 0, u64::MAX);
+        a_put_that_comes_to_nothing::<Variable>(checksums, 0, u64::MAX);
+        a_put_that_comes_to_nothing::<Variable>(checksums, 1, u64::MAX);
     }
 }
