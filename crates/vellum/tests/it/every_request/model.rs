@@ -299,14 +299,8 @@ impl Model {
             if open.owned.contains(&table) || open.writes.contains(&table) || sees && holds_any {
                 return Clash::Certain;
             }
-            // What was stored since its snapshot was taken, and removed again, may be kept for it.
-            let is_since = |commits: &BTreeMap<Key, u64>| commits.values().any(|commit| *commit > open.begun);
-            let is_used = [&self.changed, &self.perhaps_changed]
-                .iter()
-                .any(|all| all.get(&table).is_some_and(is_since));
-            if is_used || !open.view.tables.contains_key(&table) {
-                clash = Clash::Maybe;
-            }
+            // Something may be kept for it, also of changes that were undone.
+            clash = Clash::Maybe;
         }
         clash
     }

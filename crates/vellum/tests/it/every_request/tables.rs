@@ -115,7 +115,7 @@ impl Run {
         self.forget_tables();
     }
 
-    /// Gives up handles on tables that nobody sees.
+    /// Gives up handles on tables that nobody sees, or may see again.
     fn forget_tables(&mut self) {
         let model = &self.model;
         let seen: BTreeSet<Id> = model
@@ -123,6 +123,7 @@ impl Run {
             .values()
             .map(|open| &open.view)
             .chain([&model.view])
+            .chain(self.begun.iter().flat_map(|begun| &begun.savepoints).map(|(_, saved)| &saved.view))
             .flat_map(|view| view.tables.keys().copied())
             .collect();
         self.tables.retain(|table, _| seen.contains(table));
