@@ -54,6 +54,8 @@ struct Summary {
     clean: bool,
     problems: usize,
     pages_verified: u64,
+    /// Of which it is unknown whether anything needs them.
+    undecided_pages: u64,
     seconds: f64,
 }
 
@@ -105,6 +107,7 @@ fn write_json(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
         clean: report.is_clean(),
         problems: report.problems.len(),
         pages_verified: report.pages_verified,
+        undecided_pages: report.undecided_pages,
         seconds,
     })
 }
@@ -125,6 +128,10 @@ fn write_text(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
         out.line(format_args!("heap {name}: {holds}"))?;
     }
     report.problems.iter().try_for_each(|problem| out.line(format_args!("problem: {problem}")))?;
+    if report.undecided_pages > 0 {
+        let pages = size::counted(report.undecided_pages, "page", "pages");
+        out.line(format_args!("unknown whether anything needs {pages}: verify again"))?;
+    }
     let pages = size::counted(report.pages_verified, "page", "pages");
     let verdict = if report.is_clean() { "everything is as it should be" } else { "damaged" };
     out.line(format_args!("{pages} verified in {seconds:.2} s: {verdict}"))

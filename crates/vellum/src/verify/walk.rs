@@ -9,11 +9,10 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashSet},
-    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 use vellum_access::{AccessError, Tree, TreeReport, TreeShape};
-use vellum_base::{Extent, PageId};
+use vellum_base::{Extent, PageId, checksum};
 use vellum_objects::{Heap, HeapProblem, HeapState};
 use vellum_pool::{Allocation, Navigation, Pool};
 
@@ -251,10 +250,7 @@ fn of_heap(problem: HeapProblem, name: &str) -> Problem {
 
 /// A digest of a page's contents; `None` if it cannot be read.
 fn contents(pool: &Pool, extent: Extent) -> Option<u64> {
-    let page = pool.shared_certain(extent).ok()?;
-    let mut hasher = DefaultHasher::new();
-    page.page().hash(&mut hasher);
-    Some(hasher.finish())
+    pool.shared_certain(extent).ok().map(|page| checksum(page.page()))
 }
 
 /// What was found in a tree.
