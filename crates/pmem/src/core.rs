@@ -3,11 +3,12 @@
 //!
 //! # The order of things
 //!
-//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably, unless
-//! it is valid because its checksum is right ([`Format::is_evident`]); makes the index lead to it; makes the record
-//! that it replaces invalid; and only then is acknowledged. The last two steps happen under the lock of the key. So
-//! after a crash the valid record of a key with the highest sequence number is the latest one: sequence numbers are
-//! drawn above that of the replaced record. The invalidation of the replaced record need not be durable yet: the client
+//! A put writes the record where nothing leads to it, and searches the index while it goes to the memory; makes it
+//! durable; makes it valid by one word, durably, unless it is valid because its checksum is right
+//! ([`Format::is_evident`]); makes the index lead to it; makes the record that it replaces invalid; and only then is
+//! acknowledged. The last two steps happen under the lock of the key. So after a crash the valid record of a key with the
+//! highest sequence number is the latest one: before a record is durable, its sequence number is above that of the
+//! replaced record. The invalidation of the replaced record need not be durable yet: the client
 //! leaves the fence to its next operation, and the stripe of the key remembers the record until then (`stripes.rs`).
 //! Its space is not reused before. A delete first makes durable what its stripe remembers, and then makes the record
 //! invalid, durably, before the index forgets it: so no caller is told that a key is gone that might come back.
