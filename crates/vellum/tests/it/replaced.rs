@@ -132,3 +132,45 @@ fn ranges_go_on_in_what_has_replaced_their_tree() {
     }
     assert_clean(&database);
 }
+
+/// A cursor reads them again when it comes to them.
+#[test]
+fn large_values_are_looked_up_in_what_has_replaced_their_tree() {
+    let database =
+        Database::create_in(Arc::new(SimulatedDisk::new(5)), "data", &options().pool_bytes(4 << 20)).unwrap();
+    let name = TableName::<u64, [u8]>::new("table");
+    let table = database.create_table(name).unwrap();
+    let replace = || {
+        let transaction = database.begin().unwrap();
+        transaction.clear_table("table").unwrap();
+        let entries = (0..200).map(|key| (key, vec![7; 3000]));
+        transaction.bulk_load(&transaction.table(name).unwrap(), entries).unwrap();
+        transaction.commit().unwrap();
+    };
+    replace();
+    for is_kept in [false, true] {
+        // The former trees stay for it.
+        let old = is_kept.then(|| database.begin().unwrap());
+        let mut shown = Vec::new();
+        for entry in table.range(..).unwrap() {
+            shown.push(entry.unwrap().0);
+            if shown.len() % 60 == 7 {
+                replace();
+            }
+        }
+        assert!(shown.iter().copied().eq(0..200), "{} entries", shown.len());
+        let (mut cursor, mut count) = (table.cursor(..).unwrap(), 0);
+        cursor.seek_to_end();
+        while let Some(entry) = cursor.previous().unwrap() {
+            if count % 60 == 7 {
+                replace();
+            }
+            let key = u64::from_be_bytes(entry.key().try_into().unwrap());
+            assert_eq!(entry.value().unwrap().map(|value| value.len()), Some(3000), "{key}");
+            count += 1;
+        }
+        assert_eq!(count, 200);
+        drop(old);
+    }
+    assert_clean(&database);
+}

@@ -54,7 +54,16 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
     pub fn value(&self) -> Result<Option<Value<'p, P>>, AccessError> {
         match self.value {
             StoredValue::Inline(bytes) => Ok(Some(Value(Held::Copy(bytes.to_vec())))),
-            StoredValue::Blob(_) => self.tree.value(self.key),
+            StoredValue::Blob(_) => {
+                let mut tree = *self.tree;
+                loop {
+                    let value = tree.value(self.key)?;
+                    // The key may be in the tree that has replaced this one.
+                    if value.is_some() || !tree.follow() {
+                        return Ok(value);
+                    }
+                }
+            }
         }
     }
 }
