@@ -457,6 +457,9 @@ impl Model {
         let open = self.open.get_mut(&number).unwrap();
         let before = open.view.tables.iter().map(|(table, entries)| (Some(number), *table, entries.clone()));
         self.past.extend(before);
+        // A tree that it has made and taken back is emptied: what it changes itself may be shown or not.
+        let emptied = open.replaced.difference(&saved.replaced);
+        self.past.extend(emptied.map(|table| (Some(number), *table, Rc::default())));
         (open.view, open.changed, open.owned) = (saved.view, saved.changed, saved.owned);
         (open.replaced, open.created) = (saved.replaced, saved.created);
     }

@@ -141,7 +141,7 @@ impl Run {
     fn draw_prefix(&mut self, table: Id, entries: &Entries) -> Key {
         let mut key = self.draw_key(table, entries);
         key.truncate(self.random.random_range(0..key.len() + 1));
-        if self.random.random_ratio(1, 10) {
+        if key.len() < vellum::MAX_KEY_BYTES && self.random.random_ratio(1, 10) {
             key.push(0xff);
         }
         key
