@@ -344,7 +344,7 @@ impl Transactions {
 
     /// See [`Earlier::are_over`](crate::Earlier::are_over).
     pub fn are_over(&self, next: u64, (commit, freeing): (&mut Option<u64>, &mut Option<u64>)) -> bool {
-        let state = self.lock_published();
+        let state = self.lock();
         if commit.is_none() && state.all_open().all(|begun| begun.id >= next) {
             *commit = Some(state.time);
         }

@@ -3,8 +3,8 @@
 //! # Damage
 //! A tree is walked by descents, each of which sees its nodes as of one moment: see [`Tree::verify`]. So what it reports is
 //! damaged, as long as the tree has its root. What is found in the tree of a table that was dropped meanwhile is forgotten.
-//! Doomed trees are walked without regard to changes, because nobody changes them but to free them, and walked again if
-//! anything is found. Heaps of objects are walked by following references. If problems are found, and the pages have
+//! A doomed tree may lack its end, and is walked from its root down: nobody changes it but to free it. If anything is found,
+//! it is walked as those of tables, too: it may be that of a table whose transaction is still open. Heaps of objects are walked by following references. If problems are found, and the pages have
 //! changed meanwhile, the heap is walked again, a few times.
 //!
 //! # Lost space

@@ -8,6 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
+use vellum::{Database, Table};
 
 #[test]
 fn a_load_outside_of_transactions_is_refused_while_one_has_removed_or_reserved_records() {
@@ -70,6 +71,15 @@ fn what_a_snapshot_sees_of_a_table_that_has_become_empty_is_not_loaded_over() {
     }
 }
 
+/// Changes another table until memory has no room for versions.
+fn cover_snapshots(database: &Database, other: &Table) {
+    let mut rounds = 0_u8..;
+    while database.history().kept_leaves == 0 {
+        let round = rounds.next().unwrap();
+        (0..100_u8).for_each(|number| _ = other.put([number], [round; 200]).unwrap());
+    }
+}
+
 /// A snapshot that is shown what is loaded is shown the same whatever is changed beside it later.
 #[test]
 fn what_a_snapshot_is_shown_of_a_load_stays() {
@@ -80,11 +90,8 @@ fn what_a_snapshot_is_shown_of_a_load_stays() {
             let numbers = database.create_table(NUMBERS).unwrap();
             let other = database.create_table("other").unwrap();
             let old = database.begin().unwrap();
-            for round in 0.. {
-                if !is_covered || database.history().kept_leaves > 0 {
-                    break;
-                }
-                (0..100_u8).for_each(|number| _ = other.put([number], [round; 200]).unwrap());
+            if is_covered {
+                cover_snapshots(&database, &other);
             }
             assert_eq!(numbers.bulk_load(entries(many)).unwrap(), u64::from(many));
             let all = || old.range(&numbers, ..).unwrap().map(Result::unwrap).collect::<Vec<_>>();
@@ -110,11 +117,8 @@ fn a_table_that_has_been_used_since_a_snapshot_was_taken_is_not_loaded() {
         let numbers = database.create_table(NUMBERS).unwrap();
         let other = database.create_table("other").unwrap();
         let old = database.begin().unwrap();
-        for round in 0.. {
-            if !is_covered || database.history().kept_leaves > 0 {
-                break;
-            }
-            (0..100_u8).for_each(|number| _ = other.put([number], [round; 200]).unwrap());
+        if is_covered {
+            cover_snapshots(&database, &other);
         }
         numbers.put(4, "put").unwrap();
         numbers.remove(4).unwrap();
