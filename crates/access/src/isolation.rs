@@ -80,7 +80,9 @@ pub enum Seen {
 /// What is to be done to a record that is claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
-    /// Nothing, or its value is changed and keeps its length.
+    /// Nothing: it is only reserved.
+    Reserve,
+    /// Its value is changed and keeps its length.
     SameLength,
     /// It gets a value that takes so many bytes in the leaf.
     Put {
@@ -96,7 +98,7 @@ impl Intent {
     pub fn growth(self, key: &[u8], before: Option<ValueImage<'_>>) -> i64 {
         let held = before.map_or(0, |before| key.len() + before.bytes.len());
         let then = match self {
-            Self::SameLength => held,
+            Self::Reserve | Self::SameLength => held,
             Self::Put { bytes } => key.len() + bytes,
             Self::Remove => 0,
         };

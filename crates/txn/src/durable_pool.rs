@@ -17,7 +17,8 @@ use crate::{
     redo::{Damage, redo_rest, undo_all},
     room::make_room,
     shares::Kept,
-    transaction::{Single, Transaction},
+    single::Single,
+    transaction::Transaction,
     transactions::{History, Transactions},
     versions::Spill,
 };
@@ -389,7 +390,7 @@ impl DurablePool {
     }
 
     /// Whether something else than what the leaves of an empty tree hold is kept for an open snapshot: records have been
-    /// stored or removed since it was taken. No other thread changes the tree.
+    /// stored, removed, or reserved while absent, since it was taken. No other thread changes the tree.
     ///
     /// # Errors
     /// If versions cannot be read.

@@ -42,6 +42,7 @@ mod room;
 mod settings;
 mod shard;
 mod shares;
+mod single;
 mod spill;
 mod transaction;
 mod transactions;

@@ -2,6 +2,7 @@
 
 use crate::{
     TxnError,
+    before::BeforeImage,
     change_log::Changes,
     exposure::Exposure,
     leftovers,
@@ -14,7 +15,6 @@ use crate::{
     undo_buffer::Undo,
     versions::Refusal,
     write_set::{FEW_CHANGES, Savepoint, State, WriteSet},
-    writer::Sight,
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
@@ -255,6 +255,18 @@ impl Transaction {
     /// # Errors
     /// If a page cannot be read or changed. What has been undone is undone; it may be tried again.
     pub fn rollback_to(&self, pool: &Pool, savepoint: Savepoint) -> Result<(), TxnError> {
+        self.undo_to(pool, savepoint, |transactions, state, before| {
+            transactions.note_absent(&self.writes, state, before);
+        })
+    }
+
+    /// Undoes what was done since the savepoint. `note_absent` is given the records that are absent then.
+    fn undo_to(
+        &self,
+        pool: &Pool,
+        savepoint: Savepoint,
+        note_absent: impl Fn(&Transactions, &State, BeforeImage<'_>),
+    ) -> Result<(), TxnError> {
         loop {
             let mut state = self.lock();
             let Some((number, _)) = state.number else { return Ok(()) };
@@ -270,7 +282,12 @@ impl Transaction {
             drop(state);
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
             undo(pool, before.tree, restored, (number, lsn))?;
-            let pages = self.lock().note_undone();
+            let mut state = self.lock();
+            if before.value().is_none() {
+                note_absent(&self.transactions, &state, before.image());
+            }
+            let pages = state.note_undone();
+            drop(state);
             self.transactions.undo_space.release(pages);
         }
     }
@@ -285,7 +302,9 @@ impl Transaction {
     /// # Errors
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
-        self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
+        let first = Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 });
+        // Nobody asks for what a transaction that was rolled back has claimed.
+        self.undo_to(pool, first, |_, _, _| ())?;
         let mut state = self.lock();
         let number = state.number.take();
         self.number.store(0, Ordering::Relaxed);
@@ -492,51 +511,6 @@ impl Isolation for Transaction {
 
 fn denied(refusal: Refusal) -> Claim {
     Claim::Conflict { committed: refusal == Refusal::Later }
-}
-
-/// How operations outside transactions see records: as the last commits left them.
-pub(crate) struct Single {
-    pub transactions: Arc<Transactions>,
-}
-
-impl Isolation for Single {
-    fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError> {
-        if planted(Bug::UncommittedRead) {
-            return Ok(Seen::Leaf);
-        }
-        self.transactions.publish_private();
-        self.transactions.versions.seen(tree, key, Sight::ALL_COMMITS)
-    }
-
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: Intent) -> Result<(), Claim> {
-        // If no transaction is open, the view knows that and does not ask.
-        Err(Claim::NeedsTransaction)
-    }
-
-    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
-        self.transactions.publish_private();
-        let versions = &self.transactions.versions;
-        let target = versions.target((tree, key), leaf, Sight::ALL_COMMITS.time);
-        let checked = versions.check(target, Sight::ALL_COMMITS)?;
-        checked.map_err(|_| Claim::NeedsTransaction)
-    }
-
-    fn has_removed(&self) -> bool {
-        self.transactions.publish_private();
-        self.transactions.versions.has_removed(Sight::ALL_COMMITS)
-    }
-
-    fn removed(
-        &self,
-        tree: PageId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        portion: (Direction, usize),
-    ) -> Result<Removed, PoolError> {
-        self.transactions.publish_private();
-        self.transactions.versions.removed(Sight::ALL_COMMITS, tree, bounds, portion)
-    }
-
-    fn recorded(&self, _: Lsn) {}
 }
 
 /// Puts a record back as it was before a change, at `lsn`, by the transaction that the log knows by this number.

@@ -330,7 +330,8 @@ impl UndoBuffers {
         });
     }
 
-    /// Shows the keys of removed records of a tree. Those whose removal a snapshot sees may be left out.
+    /// Shows the keys of removed records of a tree, and of those that are claimed and absent. Those whose removal a
+    /// snapshot sees may be left out.
     pub fn for_each_removed(&self, tree: PageId, sight: Sight, mut show: impl FnMut(&[u8])) {
         self.for_each_since(sight.time, |number, slot| {
             if self.removals.has(number, Ordering::Acquire) {
@@ -341,6 +342,8 @@ impl UndoBuffers {
                     let removed =
                         undone.changed.iter().filter(|undo| undo.is_removal && undo.before.tree == tree);
                     removed.for_each(|undo| show(undo.before.key()));
+                    let is_absent = |record: &&Before| record.tree == tree && record.value().is_none();
+                    undone.touched.iter().filter(is_absent).for_each(|record| show(record.key()));
                 });
             }
         });

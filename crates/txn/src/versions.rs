@@ -364,6 +364,15 @@ impl Versions {
         }
     }
 
+    /// Notes that a leaf lacks a record that a writer has claimed, as it did before.
+    pub fn note_absent(&self, record: BeforeImage<'_>, writer: &Arc<Writer>) {
+        let hash = record.hash();
+        let mut chains = self.lock(hash);
+        if let Entry::Occupied(mut chain) = chains.entry(hash, |chain| chain.is_same(record)) {
+            self.note_removed(chain.get_mut(), writer);
+        }
+    }
+
     /// Forgets all versions of a tree that is gone. Those in undo buffers have been entered in the table.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {

@@ -182,8 +182,8 @@ impl State {
         Some((before, is_first))
     }
 
-    /// Enters the changes. `enter` is given each record and whether it was removed, and says whether it had no version
-    /// yet.
+    /// Enters the changes. `enter` is given each record and whether it was removed, or is claimed and absent, and says
+    /// whether it had no version yet.
     pub fn enter(&mut self, mut enter: impl FnMut(BeforeImage<'_>, bool) -> bool) {
         self.exposure = Exposure::Entered;
         let Self { undo, touched, claim, .. } = self;
@@ -195,21 +195,22 @@ impl State {
             enter(undo.before, undo.is_removal);
         }
         for record in touched.iter().rev() {
-            enter(record.image(), false);
+            enter(record.image(), record.value().is_none());
         }
         if let (Some(claim), Some(claimed)) = (claim, claimed) {
             claim.is_first = enter(claimed.before, claimed.is_removal);
         }
     }
 
-    /// Lets others search it in place: `note` is given the hash of each record, and whether it was removed.
+    /// Lets others search it in place: `note` is given the hash of each record, and whether it was removed, or is claimed
+    /// and absent.
     pub fn show(&mut self, slot: usize, mut note: impl FnMut(u64, bool)) {
         self.exposure = Exposure::Searched(slot);
         self.undo.set_hashes();
         self.undo.iter().for_each(|undo| note(undo.before.hash(), undo.is_removal));
         for record in &mut self.touched {
             record.set_hash();
-            note(record.hash(), false);
+            note(record.hash(), record.value().is_none());
         }
     }
 

@@ -88,7 +88,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
     /// # Errors
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile,
     /// [`Conflict`](crate::ErrorKind::Conflict) if it was cleared, or an open transaction has changed or reserved records
-    /// of it, or has tried to, or loads, clears or drops it; or if records of it were stored or removed since one began, even
+    /// of it, or has tried to, or loads, clears or drops it; or if records of it were stored, removed, or reserved while absent, since one began, even
     /// if that was undone; also if a page cannot be written. After an error the table is as it was.
     pub fn finish(self) -> Result<u64> {
         let Self { load, table, root, part, .. } = self;

@@ -73,7 +73,8 @@ impl Transactions {
         intent: Intent,
     ) -> Result<Result<OrderedGuard<'w, write_set::State>, Refusal>, PoolError> {
         let (versions, record) = (&self.versions, (tree, key));
-        let is_removal = intent == Intent::Remove;
+        // A key that is only reserved while it is absent is one that its leaf lacks, like that of a removed record.
+        let is_removal = intent == Intent::Remove || intent == Intent::Reserve && value.is_none();
         let is_settled = self.is_settled(leaf, snapshot);
         // Before this write set is locked: other threads search it while they hold the lock of theirs.
         let looked_up = (!is_settled && !versions.buffers().is_empty())
@@ -130,7 +131,21 @@ impl Transactions {
     pub fn retract(&self, writes: &WriteSet, state: &mut write_set::State, before: Before) {
         if !self.versions.retract_claim(before.image(), writes.id()) {
             self.note_reserved();
+            if before.value().is_none() {
+                self.note_absent(writes, state, before.image());
+            }
             state.touch(before);
+        }
+    }
+
+    /// Notes that a leaf lacks a record that a transaction has claimed and others see as absent: what is loaded there
+    /// later hides from them. Its write set is locked.
+    pub fn note_absent(&self, writes: &WriteSet, state: &write_set::State, record: BeforeImage<'_>) {
+        match state.exposure {
+            // It is noted when it is shown to others.
+            Exposure::Private => {}
+            Exposure::Searched(slot) => self.versions.buffers().note(slot, record.hash(), true),
+            Exposure::Entered => self.versions.note_absent(record, writes.writer()),
         }
     }
 

@@ -4,7 +4,7 @@ use super::{Snapshot, Transactions};
 use crate::{
     places::Places,
     settings::SnapshotLimit,
-    transaction::Single,
+    single::Single,
     versions::Spill,
     write_set::{State, WriteSet},
     writer::Sight,

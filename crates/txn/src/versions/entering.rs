@@ -88,7 +88,7 @@ impl Versions {
         left.touched()
             .iter()
             .rev()
-            .for_each(|record| _ = self.enter(writer, record.image(), false, snapshots));
+            .for_each(|record| _ = self.enter(writer, record.image(), record.value().is_none(), snapshots));
         left.note_entered();
     }
 

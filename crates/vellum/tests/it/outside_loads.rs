@@ -5,10 +5,13 @@ use crate::{
     support::{assert_clean, assert_conflict, options},
 };
 use std::{
+    ops::Range,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 use vellum::{Database, Table};
+
+type Numbers = Table<u32, str>;
 
 #[test]
 fn a_load_outside_of_transactions_is_refused_while_one_has_removed_or_reserved_records() {
@@ -109,26 +112,69 @@ fn what_a_snapshot_is_shown_of_a_load_stays() {
     }
 }
 
-/// Versions of what was stored and removed would hide what is loaded, once its leaf is changed.
+/// Versions of what was stored and removed, or only reserved, would hide what is loaded, once its leaf is changed.
 #[test]
 fn a_table_that_has_been_used_since_a_snapshot_was_taken_is_not_loaded() {
-    for is_covered in [false, true] {
-        let (_, database) = database(95, &options().version_memory_bytes(20_000));
-        let numbers = database.create_table(NUMBERS).unwrap();
-        let other = database.create_table("other").unwrap();
-        let old = database.begin().unwrap();
-        if is_covered {
-            cover_snapshots(&database, &other);
+    type Use = fn(&Database, &Numbers);
+    let uses: [(&str, Use); 5] = [
+        ("put and removed", |_, numbers| {
+            numbers.put(4, "put").unwrap();
+            numbers.remove(4).unwrap();
+        }),
+        ("reserved", |database, numbers| {
+            let reserved = database.run(|transaction| transaction.get_for_update(numbers, 4)).unwrap();
+            assert!(reserved.is_none());
+        }),
+        ("reserved beside others", |database, numbers| {
+            let (one, other) = (database.begin().unwrap(), database.begin().unwrap());
+            one.put(numbers, 400, "put").unwrap();
+            other.get_for_update(numbers, 4).unwrap();
+            other.commit().unwrap();
+            one.rollback().unwrap();
+        }),
+        ("put and taken back", |database, numbers| put_and_take_back(database, numbers, 4..5)),
+        ("put and taken back, many", |database, numbers| put_and_take_back(database, numbers, 4..1000)),
+    ];
+    let mut loaded = Vec::new();
+    for (name, used) in uses {
+        for is_covered in [false, true] {
+            let (_, database) = database(95, &options().version_memory_bytes(20_000));
+            let numbers = database.create_table(NUMBERS).unwrap();
+            let other = database.create_table("other").unwrap();
+            let old = database.begin().unwrap();
+            if is_covered {
+                cover_snapshots(&database, &other);
+            }
+            used(&database, &numbers);
+            assert_eq!(count(&numbers), 0);
+            let refused = numbers.bulk_load(entries(10));
+            // The leaf has not been changed since the snapshot was covered, so it goes on to see what is loaded there.
+            if is_covered && name == "reserved" && refused.is_ok() {
+                numbers.put(5, "later").unwrap();
+                assert_eq!(old.count(&numbers, ..).unwrap(), 10);
+                continue;
+            }
+            if refused.is_ok() {
+                loaded.push((name, is_covered));
+                continue;
+            }
+            assert_conflict(refused, true);
+            // As part of a transaction it is possible, and not shown to the snapshot.
+            database.run(|transaction| transaction.bulk_load(&numbers, entries(10))).unwrap();
+            assert_eq!((old.count(&numbers, ..).unwrap(), count(&numbers)), (0, 10));
+            drop(old);
+            assert_clean(&database);
         }
-        numbers.put(4, "put").unwrap();
-        numbers.remove(4).unwrap();
-        assert_conflict(numbers.bulk_load(entries(10)), true);
-        // As part of a transaction it is possible, and not shown to the snapshot.
-        database.run(|transaction| transaction.bulk_load(&numbers, entries(10))).unwrap();
-        assert_eq!((old.count(&numbers, ..).unwrap(), count(&numbers)), (0, 10));
-        drop(old);
-        assert_clean(&database);
     }
+    assert!(loaded.is_empty(), "{loaded:?}");
+}
+
+fn put_and_take_back(database: &Database, numbers: &Numbers, keys: Range<u32>) {
+    let transaction = database.begin().unwrap();
+    let savepoint = transaction.savepoint();
+    keys.for_each(|key| _ = transaction.put(numbers, key, "put").unwrap());
+    transaction.rollback_to(savepoint).unwrap();
+    transaction.commit().unwrap();
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let claimed = self.pager.run(|| {
             let at = RecordLocation::of(self.leaf(key)?, key);
             let leaf = Latched::latch(at.leaf)?;
-            let claimed = self.claim(&leaf, (key, at.found.then_some(at.index)), Intent::SameLength)?;
+            let claimed = self.claim(&leaf, (key, at.found.then_some(at.index)), Intent::Reserve)?;
             if let (Ok(()), Some(view)) = (&claimed, &self.view) {
                 view.isolation.unchanged();
             }
