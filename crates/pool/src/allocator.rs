@@ -116,7 +116,7 @@ impl Allocator {
     /// a fresh header.
     pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
         self.evictor().admit_changes()?;
-        self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
+        self.io.reserve_for_new(Extent { head: PageId(0), pages })?;
         let claimed = self.claim(pages, Memory::Keep);
         let extent = claimed.inspect_err(|_| self.pages().budget.give_back(pages as usize))?;
         self.admit_new(extent, kind)?;
@@ -131,7 +131,7 @@ impl Allocator {
         kind: PageKind,
     ) -> Result<Option<Extent>, PoolError> {
         self.evictor().admit_changes()?;
-        self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
+        self.io.reserve_for_new(Extent { head: PageId(0), pages })?;
         let Some(extent) = self.storage().claim_before(limit.0, pages) else {
             self.pages().budget.give_back(pages as usize);
             return Ok(None);
@@ -205,7 +205,7 @@ impl Allocator {
             let (faults, miss) = (&self.io.faults, Miss::certain(extent));
             faults.check_bounds(extent)?;
             faults.prepare(&miss)?;
-            if faults.latch_reserved(&miss)? == Begun::Reading {
+            if self.io.latch_reserved(&miss)? == Begun::Reading {
                 return self.admit_blank(page, kind);
             }
             let state = table.state(page);

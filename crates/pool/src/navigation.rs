@@ -219,7 +219,7 @@ impl Navigation for Pool {
             }
             Interrupt::Miss(miss) => {
                 self.table().counters.restarts.add(1);
-                self.allocator().io.faults.fault(&miss)
+                self.allocator().io.fault(&miss)
             }
             Interrupt::Fatal(error) => self.make_room(*error),
         }

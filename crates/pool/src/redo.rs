@@ -72,7 +72,7 @@ impl Redoer {
     fn latch(&self, extent: Extent) -> Result<bool, PoolError> {
         let io = &self.allocator.io;
         while self.allocator.storage().is_allocated(extent) {
-            match io.faults.latch_reserved(&Miss::certain(extent)) {
+            match io.latch_reserved(&Miss::certain(extent)) {
                 Ok(Begun::Latched) => io.wait(extent.head, Want::Exclusive),
                 Ok(begun) => return Ok(begun == Begun::Reading),
                 // The page has been freed meanwhile.

@@ -47,6 +47,12 @@ impl<Q> Queues<Q> {
         all.iter().for_each(|queue| visit(&mut lock(queue)));
     }
 
+    /// Shows the queues that are not locked to `visit`, and returns the sum of what it returns.
+    pub fn sum(&self, visit: impl Fn(&mut Q) -> usize) -> usize {
+        let all = lock(&self.all).clone();
+        all.iter().filter_map(|queue| queue.try_lock().ok()).map(|mut queue| visit(&mut queue)).sum()
+    }
+
     /// Looks for the queue that `reads` the page in question, and if there is one, lets `finish` complete those of its
     /// reads that are done, after waiting until one is.
     pub fn complete(&self, reads: impl Fn(&Q) -> bool, finish: impl Fn(&mut Q)) -> CooperativeCompletion {

@@ -117,13 +117,18 @@ impl Faults {
     ///
     /// # Errors
     /// If it is not allocated and the reference is still valid, and if it does not fit into the pool.
-    pub(crate) fn latch_reserved(&self, miss: &Miss) -> Result<Begun, PoolError> {
+    /// `complete_reads` is as for [`Evictor::reserve_while`].
+    pub(super) fn latch_reserved(
+        &self,
+        miss: &Miss,
+        complete_reads: impl Fn() -> usize,
+    ) -> Result<Begun, PoolError> {
         let (extent, pages) = (miss.extent, &self.evictor.pages);
         // Nothing is evicted because of a stale reference, or for what another thread has begun to read.
         let is_wanted =
             || self.table().state(extent.head).load().is_evicted() && pages.storage.is_allocated(extent);
         loop {
-            let has_room = match self.evictor.reserve_while(extent, is_wanted) {
+            let has_room = match self.evictor.reserve_while(extent, &complete_reads, is_wanted) {
                 Ok(has_room) => has_room,
                 Err(_) if !self.still_refers(miss) => return Ok(Begun::Ready),
                 Err(_) if !is_wanted() => false,
@@ -170,25 +175,6 @@ impl Faults {
             table.unlatch_evicted(extent.head);
         }
         result.map(|_| ())
-    }
-
-    /// Makes an extent resident, unless another thread does so first. This is the blocking path.
-    ///
-    /// If it turns out that the reference was stale, nothing happens: the operation will notice that itself.
-    ///
-    /// # Errors
-    /// If it is not allocated, does not fit into the pool, cannot be read, or is damaged.
-    pub(crate) fn fault(&self, miss: &Miss) -> Result<(), PoolError> {
-        let extent = miss.extent;
-        self.check_bounds(extent)?;
-        if !self.prepare(miss)? || self.latch_reserved(miss)? != Begun::Reading {
-            return Ok(());
-        }
-        let address = self.table().address(extent.head);
-        // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
-        let read =
-            unsafe { self.evictor.pages.storage.file.read(extent.head.offset(), address, extent.bytes()) };
-        self.admit(extent, read).or_else(|error| if self.still_refers(miss) { Err(error) } else { Ok(()) })
     }
 
     /// Whether the reference that led to a miss is still valid.

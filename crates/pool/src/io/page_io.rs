@@ -7,6 +7,7 @@ use crate::{
     error::{Miss, PoolError},
     io::{cooperative::Queues, fault::Faults, reads::Reads},
     page::{parking::CooperativeCompletion, state::Want},
+    pager::Begun,
     primitive::{Mutex, lock, spin_loop},
 };
 use std::sync::Arc;
@@ -40,7 +41,57 @@ impl PageIo {
     }
 
     fn complete(&self, page: PageId, wait: Wait) -> CooperativeCompletion {
-        self.queues.complete(|reads| reads.holds(page), |reads| reads.finish(&self.faults, wait))
+        self.queues.complete(|reads| reads.holds(page), |reads| _ = reads.finish(&self.faults, wait))
+    }
+
+    /// Completes the asynchronous reads that are over, whose owners may not look for a long time; returns their number. Waits
+    /// for nothing.
+    fn complete_reads(&self) -> usize {
+        self.queues.sum(|reads| reads.finish(&self.faults, Wait::No))
+    }
+
+    /// Reserves the memory of an extent, evicting other extents if necessary.
+    ///
+    /// # Errors
+    /// If there is no room, or pages cannot be written.
+    pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
+        self.faults.evictor.reserve_while(extent, || self.complete_reads(), || true).map(drop)
+    }
+
+    /// [`reserve`](Self::reserve) for an extent that is going to be written to.
+    ///
+    /// # Errors
+    /// As for `reserve`.
+    pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
+        self.faults.evictor.make_room_for_new(extent)?;
+        self.reserve(extent)
+    }
+
+    /// Latches a missing extent, and reserves its memory: see [`Faults::latch_reserved`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub(crate) fn latch_reserved(&self, miss: &Miss) -> Result<Begun, PoolError> {
+        self.faults.latch_reserved(miss, || self.complete_reads())
+    }
+
+    /// Makes an extent resident, unless another thread does so first. This is the blocking path.
+    ///
+    /// If it turns out that the reference was stale, nothing happens: the operation will notice that itself.
+    ///
+    /// # Errors
+    /// If it is not allocated, does not fit into the pool, cannot be read, or is damaged.
+    pub(crate) fn fault(&self, miss: &Miss) -> Result<(), PoolError> {
+        let (extent, faults) = (miss.extent, &self.faults);
+        faults.check_bounds(extent)?;
+        if !faults.prepare(miss)? || self.latch_reserved(miss)? != Begun::Reading {
+            return Ok(());
+        }
+        let (address, file) = (faults.table().address(extent.head), &faults.evictor.pages.storage.file);
+        // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
+        let read = unsafe { file.read(extent.head.offset(), address, extent.bytes()) };
+        let admitted = faults.admit(extent, read);
+        admitted.or_else(|error| if faults.still_refers(miss) { Err(error) } else { Ok(()) })
     }
 
     /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
@@ -63,7 +114,7 @@ impl PageIo {
         loop {
             let now = state.load();
             if now.is_evicted() {
-                self.faults.fault(&Miss::certain(extent))?;
+                self.fault(&Miss::certain(extent))?;
                 continue;
             }
             let taken = match want {
@@ -120,6 +171,6 @@ impl Drop for PageIo {
     /// Waits for all reads, before the mapping goes, which `faults` owns: a queue whose owner was leaked has reads under
     /// way, and is never dropped.
     fn drop(&mut self) {
-        self.queues.for_each(|reads| reads.finish(&self.faults, Wait::ForAll));
+        self.queues.for_each(|reads| _ = reads.finish(&self.faults, Wait::ForAll));
     }
 }

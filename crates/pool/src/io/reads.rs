@@ -111,8 +111,9 @@ impl Reads {
         unsafe { self.queue.submit(request, tag as u64) };
     }
 
-    /// Completes the reads that are done, after waiting for one if asked to.
-    pub(crate) fn finish(&mut self, faults: &Faults, wait: Wait) {
+    /// Completes the reads that are done, after waiting for one if asked to; returns their number.
+    pub(crate) fn finish(&mut self, faults: &Faults, wait: Wait) -> usize {
+        let before = self.finished.len();
         let mut completions = std::mem::take(&mut self.completions);
         self.queue.reap(wait, &mut completions);
         for Completion { tag, result } in completions.drain(..) {
@@ -136,5 +137,6 @@ impl Reads {
             self.finished.push(FinishedRead { page: span.head, result });
         }
         self.completions = completions;
+        self.finished.len() - before
     }
 }

@@ -59,15 +59,13 @@ impl Evictor {
         (self.pages.budget.limit() / 8).clamp(1, BATCH_PAGES_MAX)
     }
 
-    /// Reserves the memory of an extent, evicting other extents if necessary.
-    pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
-        self.reserve_while(extent, || true).map(drop)
-    }
-
-    /// [`reserve`](Self::reserve) as long as the memory is wanted; false, and nothing is reserved, if it no longer is.
+    /// Reserves the memory of an extent as long as it is wanted, evicting other extents if necessary; false, and nothing is
+    /// reserved, if it no longer is. `complete_reads` completes asynchronous reads that are over, and returns how many: their
+    /// pages cannot be evicted before that, and their owners may not look for a long time.
     pub(crate) fn reserve_while(
         &self,
         extent: Extent,
+        complete_reads: impl Fn() -> usize,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, PoolError> {
         let wanted_pages = extent.pages as usize;
@@ -82,6 +80,7 @@ impl Evictor {
             }
             match self.evict_batch() {
                 Ok(evicted) if evicted > 0 => fruitless = 0,
+                _ if complete_reads() > 0 => {}
                 // Write errors are reported once nothing clean is left to evict instead.
                 Err(error) if fruitless >= 16 => return Err(error),
                 _ if fruitless >= FRUITLESS_TRIES_MAX => {
@@ -97,9 +96,9 @@ impl Evictor {
         Ok(false)
     }
 
-    /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if no page can be
-    /// written back, they have that and the unchanged pages.
-    pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
+    /// Evicts pages for an extent that is going to be written to. Leaves a little to readers: if no page can be written
+    /// back, they have that and the unchanged pages.
+    pub(crate) fn make_room_for_new(&self, extent: Extent) -> Result<(), PoolError> {
         let (pages, budget) = (extent.pages as usize, &self.pages.budget);
         while pages <= budget.limit() && budget.is_scarce(pages) {
             let outcome = self.evict_batch();
@@ -110,7 +109,7 @@ impl Evictor {
                 break;
             }
         }
-        self.reserve(extent)
+        Ok(())
     }
 
     /// Reserves this many pages without waiting for anything: if there is no room, clean pages are evicted, and dirty

@@ -287,7 +287,7 @@ impl<'p> Buffers<'p> {
             return Err(PoolError::TooManyStreams { pool_pages: budget.limit() });
         };
         let pages = all / BUFFERS;
-        let reserved = allocator.evictor().reserve(Self::all(pages));
+        let reserved = allocator.io.reserve(Self::all(pages));
         reserved.inspect_err(|_| budget.end_buffers(all))?;
         let buffer = |_| (AlignedBuffer::new(pages * PAGE_SIZE), Extent::page(PageId(0)));
         let memory = (0..BUFFERS).map(buffer).collect();

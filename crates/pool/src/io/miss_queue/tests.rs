@@ -1,7 +1,7 @@
 //! A queue of misses in a whole pool.
 
 use super::*;
-use crate::{AsynchronousReads, Pool, PoolOptions};
+use crate::{AsynchronousReads as _, Navigation as _, Pool, PoolOptions};
 use vellum_base::PageKind;
 use vellum_vm::{Completion, Queue, Request, SimulatedFile};
 
@@ -69,6 +69,31 @@ fn a_read_whose_owner_is_elsewhere_is_completed_without_waiting() {
     queue.reap(false, &mut finished);
     assert!(finished.pop().unwrap().result.is_ok());
     assert_eq!(queue.under_way(), 0);
+}
+
+/// Its owner has begun to read what fills the pool, and does not look whether that is over.
+#[test]
+fn a_read_whose_owner_is_elsewhere_leaves_room_to_others() {
+    let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
+    let file = SimulatedFile::new(6);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+    let large = pool.allocate(64, PageKind::USER).unwrap().keep().extent();
+    let page = pool.allocate(1, PageKind::USER).unwrap().keep().extent();
+    pool.close().unwrap();
+    let pool = Pool::open_on(Arc::new(file), &options).unwrap();
+    type Other<'p> = &'p dyn Fn() -> Result<(), PoolError>;
+    let read: Other<'_> = &|| pool.shared_certain(page).map(drop);
+    let allocate: Other<'_> = &|| pool.allocate(1, PageKind::USER).map(drop);
+    for other in [read, allocate] {
+        let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
+        assert_eq!(queue.begin(&Miss::certain(large)).unwrap(), Begun::Reading);
+        queue.flush();
+        other().unwrap();
+        let mut finished = Vec::new();
+        queue.reap(true, &mut finished);
+        assert!(finished.pop().unwrap().result.is_ok());
+        assert!(pool.is_evicted(large.head), "the owner will read it again");
+    }
 }
 
 #[test]

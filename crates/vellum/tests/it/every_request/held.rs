@@ -2,7 +2,7 @@
 
 use super::{
     Handle, Run, Source,
-    model::{Bounds, Entries, Id, Key, Watch, bounds_text, short},
+    model::{Bounds, Id, Key, Watch, bounds_text, short},
     ranges::{Walk, earlier, later},
 };
 use crate::asynchronous::block_on;
@@ -117,18 +117,10 @@ impl Run {
         }
     }
 
-    /// Keys of small values. Reads under way keep their memory until their owner goes on, and the pool has little.
-    fn draw_small(&mut self, table: Id, entries: &Entries) -> Vec<Key> {
-        let mut keys = self.draw_keys(table, entries);
-        keys.retain(|key| entries.get(key).is_none_or(|value| value.len() <= 4096));
-        keys.truncate(12);
-        keys
-    }
-
     /// Lookups take keys in advance.
     fn hold_lookups(&mut self, source: &Source, table: Id, handle: &Handle) {
         let entries = self.entries(source, table);
-        let keys = self.draw_small(table, &entries);
+        let keys = self.draw_keys(table, &entries);
         let whose = source.text();
         self.tell(format!("{whose} holds lookups of {} of {table:?}", keys.len()));
         let mut watch = Watch::new(entries);
@@ -201,7 +193,7 @@ impl Run {
             return;
         }
         let entries = self.entries(source, table);
-        let keys = self.draw_small(table, &entries);
+        let keys = self.draw_keys(table, &entries);
         self.tell(format!("submissions of {} of {table:?}", keys.len()));
         let (mut watch, mut submissions) = (Watch::new(entries), handle.bytes.submissions());
         let (mut number, mut reaped) = (0, 0);
