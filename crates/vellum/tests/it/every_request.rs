@@ -103,7 +103,7 @@ impl Run {
     fn new(seed: u64, steps: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let disk = SimulatedDisk::new(seed);
-        let pool_bytes = [256 << 10, 256 << 10, 512 << 10, 1 << 20][random.random_range(0..4)];
+        let pool_bytes = [96 << 10, 256 << 10, 512 << 10, 1 << 20][random.random_range(0..4)];
         let versions = [8_000, 20_000, 50_000, 200_000, 64 << 20][random.random_range(0..5)];
         let options = options()
             .pool_bytes(pool_bytes as u64)
@@ -252,7 +252,7 @@ impl Run {
             _ if self.random.random_ratio(1, 4) && self.pool_bytes < 300_000 => {
                 self.random.random_range(300_000..400_000)
             }
-            // A value that nearly fills the pool waits until others have read what they have asked for.
+            // One that nearly fills the pool may be refused: a callback that shows it may read another one.
             _ => self.random.random_range(40_000..self.pool_bytes.min(600_000) * 5 / 8),
         };
         self.value_of(length)
