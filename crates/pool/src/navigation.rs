@@ -208,6 +208,11 @@ impl Navigation for Pool {
     }
 
     #[cold]
+    fn complete_reads(&self) {
+        self.allocator().io.complete_reads();
+    }
+
+    #[cold]
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
         match interrupt {
             Interrupt::Conflict(page) => {

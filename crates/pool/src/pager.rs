@@ -343,6 +343,10 @@ pub trait Navigation: Send + Sync {
     /// Causes that cannot be waited for.
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError>;
 
+    /// Completes asynchronous reads that are over and whose owners are busy elsewhere: until then, what they have read cannot
+    /// be evicted. Waits for nothing; does nothing by default.
+    fn complete_reads(&self) {}
+
     /// Runs an operation until it ends, and waits for what it needs.
     ///
     /// # Errors
@@ -356,6 +360,8 @@ pub trait Navigation: Send + Sync {
     {
         /// About a second's worth of reads.
         const MISSES_MAX: u32 = 10_000;
+        /// More than this many in a row are no way down a tree: what it needs does not fit beside what is latched.
+        const MISSES_MANY: u32 = 64;
         /// The limit while pages cannot be written.
         const MISSES_IN_OUTAGE_MAX: u32 = 256;
         let mut misses = 0;
@@ -367,6 +373,9 @@ pub trait Navigation: Send + Sync {
                     let short = misses > MISSES_IN_OUTAGE_MAX && self.outage().is_some();
                     if short || misses > MISSES_MAX {
                         return Err(self.no_room());
+                    }
+                    if misses > MISSES_MANY {
+                        self.complete_reads();
                     }
                     self.resolve(interrupt)?;
                 }

@@ -46,7 +46,7 @@ impl PageIo {
 
     /// Completes the asynchronous reads that are over, whose owners may not look for a long time; returns their number. Waits
     /// for nothing.
-    fn complete_reads(&self) -> usize {
+    pub(crate) fn complete_reads(&self) -> usize {
         self.queues.sum(|reads| reads.finish(&self.faults, Wait::No))
     }
 

@@ -37,6 +37,8 @@ const VALUES_BYTES_KEPT: usize = 1 << 20;
 
 /// How often an operation may miss before it gives up: see [`Navigation::run`](vellum_pool::Navigation::run).
 const MISSES_MAX: u32 = 10_000;
+/// After this many, an operation completes what other queues have read: its pages may not fit beside that.
+const MISSES_MANY: u32 = 64;
 
 /// Operations on trees that one thread runs at the same time.
 ///
@@ -420,6 +422,9 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         operation.misses += 1;
         if operation.misses > MISSES_MAX {
             return self.finish(index, Err(self.pager.no_room().into()));
+        }
+        if operation.misses > MISSES_MANY {
+            self.pager.complete_reads();
         }
         if self.waiting.is_being_read(&miss) {
             return self.waiting.reads.push((index, miss));

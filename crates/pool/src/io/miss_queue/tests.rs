@@ -96,6 +96,24 @@ fn a_read_whose_owner_is_elsewhere_leaves_room_to_others() {
     }
 }
 
+/// The pages that an operation needs evict each other, and so are never there at once, as long as the read holds the rest.
+#[test]
+fn a_read_whose_owner_is_elsewhere_leaves_room_for_an_operation_that_needs_many_pages() {
+    let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
+    let file = SimulatedFile::new(7);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+    let large = pool.allocate(30, PageKind::USER).unwrap().keep().extent();
+    let pages: Vec<_> =
+        (0..40).map(|_| pool.allocate(1, PageKind::USER).unwrap().keep().extent().head).collect();
+    pool.close().unwrap();
+    let pool = Pool::open_on(Arc::new(file), &options).unwrap();
+    let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
+    assert_eq!(queue.begin(&Miss::certain(large)).unwrap(), Begun::Reading);
+    queue.flush();
+    let all = pool.run(|| pages.iter().map(|page| pool.root(*page)).collect::<Result<Vec<_>, _>>());
+    assert_eq!(all.unwrap().len(), pages.len());
+}
+
 #[test]
 fn the_reads_of_a_leaked_queue_are_over_before_the_mapping_goes() {
     for closes in [false, true] {
