@@ -270,9 +270,9 @@ impl Transaction {
 
     /// Removes all entries of a table at once, including those that were stored after this transaction began; the time
     /// this takes does not depend on their number. Others see that once this transaction is committed; transactions
-    /// that began before that still see what the table held. Handles on it stay valid. A cursor, iterator or bulk
-    /// loader of the table that was begun before, and belongs to no transaction, is of no use afterwards: it goes on in
-    /// the old contents, or ends.
+    /// that began before that still see what the table held. Handles on it stay valid. A cursor or an iterator that was
+    /// begun before, and belongs to no transaction, goes over to the new contents at its next leaf, to the place where it is.
+    /// A bulk loader that was begun before, and belongs to no transaction, is refused when it is finished.
     ///
     /// The space is freed when no older snapshot is open, that of a large table in the background, as by
     /// [`drop_table`](Self::drop_table). A feed of changes reports the table as dropped and created.

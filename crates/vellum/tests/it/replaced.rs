@@ -133,6 +133,41 @@ fn ranges_go_on_in_what_has_replaced_their_tree() {
     assert_clean(&database);
 }
 
+/// A transaction stores records, and then clears the table and loads it: nobody ever sees those.
+#[test]
+fn ranges_show_nothing_that_was_never_committed() {
+    for (keeps_old, steps, is_backward) in [false, true]
+        .into_iter()
+        .flat_map(|keeps| [1, 30, 400].map(|steps| (keeps, steps)))
+        .flat_map(|(keeps, steps)| [false, true].map(|is_backward| (keeps, steps, is_backward)))
+    {
+        let database =
+            Database::create_in(Arc::new(SimulatedDisk::new(4)), "data", &options().pool_bytes(4 << 20))
+                .unwrap();
+        let name = TableName::<u64, [u8]>::new("table");
+        let table = database.create_table(name).unwrap();
+        let entries = |value| (0..KEYS).map(move |key| (2 * key, vec![value; 100]));
+        table.bulk_load(entries(1)).unwrap();
+        // The old contents stay for it.
+        let old = keeps_old.then(|| database.begin().unwrap());
+        let mut range = table.range(..).unwrap();
+        let mut step = || if is_backward { range.next_back() } else { range.next() };
+        let mut shown: Vec<_> = (0..steps).map(|_| step().unwrap().unwrap()).collect();
+        let transaction = database.begin().unwrap();
+        (0..KEYS).for_each(|key| _ = transaction.put(&table, 2 * key, &[2; 100][..]).unwrap());
+        // Few new ones, so that no leaf is split.
+        (0..KEYS).step_by(100).for_each(|key| _ = transaction.put(&table, 2 * key + 1, &[2][..]).unwrap());
+        transaction.clear_table("table").unwrap();
+        transaction.bulk_load(&transaction.table(name).unwrap(), entries(3)).unwrap();
+        transaction.commit().unwrap();
+        shown.extend(std::iter::from_fn(step).map(Result::unwrap));
+        let never = shown.iter().filter(|(key, value)| key % 2 == 1 || value[0] == 2).count();
+        let case = format!("old {keeps_old}, after {steps}, backward {is_backward}");
+        assert_eq!((never, shown.len() as u64), (0, KEYS), "{case}");
+        drop(old);
+    }
+}
+
 /// A cursor reads them again when it comes to them.
 #[test]
 fn large_values_are_looked_up_in_what_has_replaced_their_tree() {

@@ -513,10 +513,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 leaf.clear();
                 *seen = None;
             }
-            // A tree that was replaced may have been emptied since. The other one has the key's place, too.
-            if sibling.is_none() && tree.follow() {
+            // A tree that was replaced may have been emptied since, and may hold what the transaction that has replaced it had
+            // stored there before. The other one has the key's place, too.
+            if tree.follow() {
                 leaf.clear();
-                (*seen, *latched) = (None, None);
+                (*seen, *latched, sibling) = (None, None, None);
                 continue;
             }
             let Some((place, index, end)) = landed? else { return Ok(Fetched::WouldWait) };

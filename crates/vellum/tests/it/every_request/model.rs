@@ -68,8 +68,6 @@ pub struct Open {
     /// Those of them that have another tree for it.
     replaced: BTreeSet<Id>,
     pub created: BTreeSet<Id>,
-    /// What it had stored in tables, or removed, before it gave them another tree or dropped them.
-    former: Vec<(Id, Key, Option<Value>)>,
     /// What it has read: certainly, and at most.
     read: Vec<(Id, Bounds)>,
     read_at_most: Vec<(Id, Bounds)>,
@@ -118,7 +116,6 @@ impl Model {
             owned: BTreeSet::new(),
             replaced: BTreeSet::new(),
             created: BTreeSet::new(),
-            former: Vec::new(),
             read: Vec::new(),
             read_at_most: Vec::new(),
             read_tables: BTreeSet::new(),
@@ -267,12 +264,6 @@ impl Model {
     /// A transaction gives a table other contents as a whole.
     pub fn replace(&mut self, number: Number, table: Id, entries: Entries) {
         let open = self.open.get_mut(&number).unwrap();
-        if !open.replaced.contains(&table)
-            && let Some(before) = open.view.tables.get(&table)
-        {
-            let own = open.changed.iter().filter(|(changed, _)| *changed == table);
-            open.former.extend(own.map(|(_, key)| (table, key.clone(), before.get(key).cloned())));
-        }
         let before = open.view.tables.insert(table, Rc::new(entries));
         self.past.extend(before.map(|before| (Some(number), table, before)));
         open.owned.insert(table);
@@ -393,14 +384,6 @@ impl Model {
 
     pub fn commit(&mut self, number: Number) {
         let open = self.open.remove(&number).unwrap();
-        // What is under way in a former tree may come to the last state of that, as it is documented of clearing.
-        for table in open.former.iter().map(|(table, ..)| *table).collect::<BTreeSet<Id>>() {
-            if let Some(mut former) = self.view.tables.get(&table).cloned() {
-                let own = open.former.iter().filter(|(of, ..)| *of == table);
-                own.for_each(|(_, key, value)| set(Rc::make_mut(&mut former), key, value.clone()));
-                self.past.push((None, table, former));
-            }
-        }
         self.now += 1;
         for record in &open.held {
             let commits =
