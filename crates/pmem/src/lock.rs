@@ -115,7 +115,9 @@ fn count<W: SharedWord>(counter: &W, ordering: Ordering) {
 
 impl<W: SharedWord> Drop for Counted<'_, W> {
     fn drop(&mut self) {
-        // Release: a thread that sees the even number sees the change.
+        // Release: a thread that sees the even number sees the change. Relaxed, a thread could accept the value before the
+        // change instead. It would be a whole value only because a change is of one word: the fence of the next change
+        // keeps two changes in order.
         count(self.0, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! Models of the version lock, of the change counter and of handing blocks out and back: every interleaving of a few threads, and every result
-//! that the memory model allows.
+//! Models of the version lock, of the change counter and of handing blocks out and back: interleavings of a few threads,
+//! and every result that the memory model allows.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p vellum-pmem --release --lib models --target-dir target/loom
@@ -8,6 +8,11 @@
 //! Each model is run again with planted bugs, one at a time, and must fail then. The bugs are in the words that threads
 //! share ([`SharedWord`]), which are loom's here: an ordering weaker than the code asks for, a missing fence, an
 //! exchange that is not atomic.
+//!
+//! Loom remembers only the last access of a word. So a thread that loads a word and then stores to it hides what another
+//! thread loaded before, and loom does not try that store before that load. Threads that only read are therefore started
+//! last: loom first runs them after all others, and lets each load have any older value that the memory model allows.
+//! [`check`] looks whether readers accepted something for each word that they may begin with.
 
 use crate::{
     blocks::{BlockWord, State},
@@ -16,12 +21,12 @@ use crate::{
 use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering, fence},
     },
     thread,
 };
-use std::process::Command;
+use std::{cell::RefCell, collections::BTreeSet, process::Command};
 
 /// The variable by which a model tells the process that it starts which bug to plant.
 const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
@@ -36,11 +41,19 @@ enum Bug {
     RelaxedExchange,
     /// Exchanges are a load and a store.
     NoExchange,
+    /// Stores order nothing.
+    RelaxedStore,
+    /// Loads order nothing.
+    RelaxedLoad,
+    /// Stripes have no locks.
+    NoStripeLock,
 }
 
 std::thread_local! {
     /// All threads of a model run on one thread of the system, each model on its own.
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    /// The words with which readers began what they accepted, over all runs of a model.
+    static ACCEPTED: RefCell<BTreeSet<u64>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 fn planted(bug: Bug) -> bool {
@@ -49,7 +62,7 @@ fn planted(bug: Bug) -> bool {
 
 impl SharedWord for AtomicU64 {
     fn load(&self, ordering: Ordering) -> u64 {
-        AtomicU64::load(self, ordering)
+        AtomicU64::load(self, if planted(Bug::RelaxedLoad) { Ordering::Relaxed } else { ordering })
     }
 
     fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
@@ -66,7 +79,7 @@ impl SharedWord for AtomicU64 {
     }
 
     fn store(&self, value: u64, ordering: Ordering) {
-        AtomicU64::store(self, value, ordering);
+        AtomicU64::store(self, value, if planted(Bug::RelaxedStore) { Ordering::Relaxed } else { ordering });
     }
 
     fn pause() {
@@ -87,8 +100,9 @@ impl SharedWord for AtomicU64 {
 }
 
 /// Runs a model without bugs, and then with each of these planted, when it must fail. A model that fails ends its
-/// process, so each of those runs in its own process.
-fn check(name: &str, bugs: &[Bug], model: fn()) {
+/// process, so each of those runs in its own process. Without bugs, readers must have begun with just the words `accepted`
+/// in all that they accepted: a model in which no reader comes late misses bugs of which only late readers suffer.
+fn check(name: &str, bugs: &[Bug], accepted: &[u64], model: fn()) {
     let wanted = std::env::var(BUG_VARIABLE).ok();
     PLANTED.set(bugs.iter().copied().find(|bug| wanted.as_ref() == Some(&format!("{bug:?}"))));
     let mut builder = loom::model::Builder::new();
@@ -97,6 +111,7 @@ fn check(name: &str, bugs: &[Bug], model: fn()) {
     if wanted.is_some() {
         return;
     }
+    assert!(ACCEPTED.take().iter().eq(accepted), "readers did not come at each moment");
     for bug in bugs {
         let outcome = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--test-threads=1"])
@@ -109,62 +124,98 @@ fn check(name: &str, bugs: &[Bug], model: fn()) {
     }
 }
 
-/// A page: its first word, and two words of a record that always hold the same number.
+/// A page: its first word, and two words of a record.
 struct Page {
     head: AtomicU64,
     record: [AtomicU64; 2],
+    /// The lock of the stripe.
+    stripe: Mutex<()>,
 }
 
+impl Page {
+    fn new() -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Self { head: zero(), record: [zero(), zero()], stripe: Mutex::new(()) })
+    }
+
+    fn record(&self) -> [u64; 2] {
+        [0, 1].map(|word: usize| self.record[word].load(Ordering::Relaxed))
+    }
+
+    /// Reads the record without a lock, as a reader does; returns also the word that it began with.
+    fn read(&self) -> Option<(u64, [u64; 2])> {
+        let seen = lock::begin_read(&self.head)?;
+        let record = self.record();
+        lock::end_read(&self.head, seen).then(|| {
+            ACCEPTED.with_borrow_mut(|accepted| accepted.insert(seen));
+            (seen, record)
+        })
+    }
+
+    /// Changes one word under the lock of the stripe: the first word if they are equal, else the second.
+    fn raise(&self) {
+        let held = (!planted(Bug::NoStripeLock)).then(|| self.stripe.lock().unwrap());
+        let [first, second] = self.record();
+        let change = lock::begin_change(&self.head);
+        self.record[usize::from(first > second)].store(second + 1, Ordering::Relaxed);
+        drop(change);
+        drop(held);
+    }
+}
+
+/// Runs a writer beside another one and beside a reader, which is started last.
+fn run_writers_and_reader(page: &Arc<Page>, write: fn(&Page, u64), read: fn(&Page)) {
+    let writer = {
+        let page = page.clone();
+        thread::spawn(move || write(&page, 1))
+    };
+    let reader = {
+        let page = page.clone();
+        thread::spawn(move || read(&page))
+    };
+    write(page, 2);
+    writer.join().unwrap();
+    reader.join().unwrap();
+}
+
+/// The words of the record always hold the same number.
 #[test]
 fn a_reader_never_accepts_half_of_a_change() {
-    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence, Bug::NoExchange];
-    check("models::a_reader_never_accepts_half_of_a_change", &bugs, || {
-        let page = Arc::new(Page { head: AtomicU64::new(0), record: [AtomicU64::new(0), AtomicU64::new(0)] });
-        let writers = [1, 2].map(|number| {
-            let page = page.clone();
-            thread::spawn(move || {
-                let held = lock::lock(&page.head);
-                page.record.iter().for_each(|word| word.store(number, Ordering::Relaxed));
-                drop(held);
-            })
-        });
-        if let Some(seen) = lock::begin_read(&page.head) {
-            let [first, second] = [0, 1].map(|word: usize| page.record[word].load(Ordering::Relaxed));
-            if lock::end_read(&page.head, seen) {
+    let bugs =
+        [Bug::NoReleaseFence, Bug::NoAcquireFence, Bug::NoExchange, Bug::RelaxedExchange, Bug::RelaxedLoad];
+    check("models::a_reader_never_accepts_half_of_a_change", &bugs, &[0, 2, 4], || {
+        let page = Page::new();
+        let write = |page: &Page, number| {
+            let held = lock::lock(&page.head);
+            page.record.iter().for_each(|word| word.store(number, Ordering::Relaxed));
+            drop(held);
+        };
+        run_writers_and_reader(&page, write, |page| {
+            if let Some((_, [first, second])) = page.read() {
                 assert_eq!(first, second, "accepted a torn record");
             }
-        }
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
         let seen = lock::begin_read(&page.head).expect("nobody has the lock");
         assert_eq!(seen, 4, "two changes are two versions");
     });
 }
 
-/// A value of two words, changed one word at a time under the lock of its stripe: the first is always raised first.
+/// The words of the value are raised in turn, each under the lock of the stripe, so the counter tells the value.
 #[test]
-fn a_reader_never_accepts_words_of_two_moments() {
-    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence];
-    check("models::a_reader_never_accepts_words_of_two_moments", &bugs, || {
-        let page = Arc::new(Page { head: AtomicU64::new(0), record: [AtomicU64::new(0), AtomicU64::new(0)] });
-        let writer = {
-            let page = page.clone();
-            thread::spawn(move || {
-                for word in &page.record {
-                    let change = lock::begin_change(&page.head);
-                    word.store(1, Ordering::Relaxed);
-                    drop(change);
-                }
-            })
-        };
-        if let Some(seen) = lock::begin_read(&page.head) {
-            let [first, second] = [0, 1].map(|word: usize| page.record[word].load(Ordering::Relaxed));
-            if lock::end_read(&page.head, seen) {
-                assert!(first >= second, "accepted a value that never was");
-                assert!(first + second >= seen / 2, "did not see a change whose end it saw");
+fn a_reader_accepts_the_value_that_the_counter_counts() {
+    let bugs =
+        [Bug::NoReleaseFence, Bug::NoAcquireFence, Bug::RelaxedStore, Bug::RelaxedLoad, Bug::NoStripeLock];
+    check("models::a_reader_accepts_the_value_that_the_counter_counts", &bugs, &[0, 2, 4], || {
+        let page = Page::new();
+        let write = |page: &Page, _| page.raise();
+        run_writers_and_reader(&page, write, |page| {
+            if let Some((seen, record)) = page.read() {
+                let counted = [[0, 0], [1, 0], [1, 1]][seen as usize / 2];
+                assert_eq!(record, counted, "accepted another value than the one that is counted");
             }
-        }
-        writer.join().unwrap();
+        });
         assert_eq!(lock::begin_read(&page.head), Some(4), "each change is counted at its begin and its end");
+        assert_eq!(page.record(), [1, 1]);
     });
 }
 
@@ -184,7 +235,7 @@ fn retract(shared: &(AtomicU64, UnsafeCell<u32>)) {
 #[test]
 fn a_block_is_given_back_once_and_after_all_use_of_it() {
     let bugs = [Bug::RelaxedExchange, Bug::NoExchange];
-    check("models::a_block_is_given_back_once_and_after_all_use_of_it", &bugs, || {
+    check("models::a_block_is_given_back_once_and_after_all_use_of_it", &bugs, &[], || {
         let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
         BlockWord(&shared.0).open(1);
         assert!(BlockWord(&shared.0).reserve(1) && BlockWord(&shared.0).reserve(1));
@@ -214,7 +265,7 @@ fn a_block_is_given_back_once_and_after_all_use_of_it() {
 #[test]
 fn a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more() {
     let bugs = [Bug::RelaxedExchange, Bug::NoExchange];
-    check("models::a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more", &bugs, || {
+    check("models::a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more", &bugs, &[], || {
         let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
         BlockWord(&shared.0).open(1);
         // The thread that is told that the block is free gives it to another client, which writes to it.
@@ -251,7 +302,8 @@ fn a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more() {
 
 #[test]
 fn a_block_is_compacted_by_one_and_freed_by_whoever_comes_last() {
-    check("models::a_block_is_compacted_by_one_and_freed_by_whoever_comes_last", &[Bug::NoExchange], || {
+    let bugs = [Bug::NoExchange];
+    check("models::a_block_is_compacted_by_one_and_freed_by_whoever_comes_last", &bugs, &[], || {
         let word = Arc::new(AtomicU64::new(0));
         BlockWord(&*word).set(State::Closed, 1, 0);
         let freed = Arc::new(AtomicU64::new(0));
