@@ -71,7 +71,7 @@ impl<T> TableFuture<T> {
         let tree = table.tree();
         match tree.try_now(&key, task.by_ref(), |answer| Owned::from(answer)) {
             // The driver looks again.
-            Ok(Some(Owned::Value(None))) if table.was_replaced(tree.root()) => {}
+            Ok(Some(Owned::Value(_))) if table.was_replaced(tree.root()) => {}
             // What this thread has changed before is not waited for.
             Ok(Some(answer)) if matches!(task, Task::Get | Task::GetPart { .. }) => {
                 return Poll::Ready(Ok(answer));
@@ -368,7 +368,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
         }
         batch.advance(true);
         while let Some((tag, result)) = batch.take(|tag, request, answer| match answer.map(Owned::from) {
-            Ok(Owned::Value(None)) => (tag, Ok(Err(request))),
+            Ok(Owned::Value(value)) => (tag, Ok(Err((request, value)))),
             Ok(answer) => (tag, Ok(Ok(answer))),
             Err(error) => (tag, Err((error, request))),
         }) {
@@ -386,11 +386,11 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                         )),
                     ) => Outcome::Changed(answer),
                     (None, Ok(Ok(answer))) => Outcome::Done(Ok(answer)),
-                    (None, Ok(Err((key, task)))) => {
+                    (None, Ok(Err(((key, task), value)))) => {
                         let table = Handle::new(inner.clone(), open);
                         Outcome::Done(match table.was_replaced(root) {
                             true => table.perform(&key, &task),
-                            false => Ok(Owned::Value(None)),
+                            false => Ok(Owned::Value(value)),
                         })
                     }
                     (None, Err((AccessError::NeedsTransaction { .. }, undone))) => Outcome::Undone(undone),

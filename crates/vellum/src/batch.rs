@@ -115,7 +115,7 @@ impl Table {
         tree.multi_get_part(keys, self.handle.read_depth(), part.clone(), |index, value| {
             match (value, keys.get(index)) {
                 // As for `multi_get`.
-                (Ok(None), Some(key)) if self.handle.was_replaced(tree.root()) => {
+                (Ok(_), Some(key)) if self.handle.was_replaced(tree.root()) => {
                     match self.get_part(key.as_ref(), part.clone()) {
                         Ok(value) => visit(index, Ok(value.as_deref())),
                         Err(error) => visit(index, Err(error)),

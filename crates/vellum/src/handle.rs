@@ -380,7 +380,7 @@ impl Handle {
     pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
         let tree = self.tree();
         match self.get_into_by(tree, key, target) {
-            Ok(false) if self.was_replaced(tree.root()) => self.get_into_next(key, target),
+            Ok(_) if self.was_replaced(tree.root()) => self.get_into_next(key, target),
             found => found,
         }
     }

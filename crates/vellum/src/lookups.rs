@@ -12,8 +12,10 @@ use vellum_pool::Pool;
 /// [`Transaction::lookups`].
 pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
     handle: &'t Handle,
-    /// The root of the table's tree at the beginning.
-    began: PageId,
+    /// The root of the tree in which lookups outside of transactions begin.
+    root: PageId,
+    /// How many have begun in trees that it has replaced. They come first.
+    former: usize,
     /// The transaction that reads, if any, and the tree that it saw first.
     reader: Option<(&'t Transaction, Tree<'t, Pool>)>,
     lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
@@ -123,7 +125,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>
     fn new(handle: &'t Handle, reader: Option<(&'t Transaction, Tree<'t, Pool>)>, keys: I) -> Self {
         let keys = EncodedKeys { keys, kind: PhantomData };
         let lookups = vellum_access::Lookups::new(handle.pool(), keys, handle.read_depth());
-        Self { handle, began: handle.open.current().root, reader, lookups, values: PhantomData }
+        Self { handle, root: handle.open.current().root, former: 0, reader, lookups, values: PhantomData }
     }
 }
 
@@ -133,10 +135,16 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
     type Item = (I::Item, Result<Option<V::Owned>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { handle, began, reader, lookups, .. } = self;
+        let Self { handle, root, former, reader, lookups, .. } = self;
         nested::check(handle.pool());
         let tree = match reader {
-            None => handle.tree(),
+            None => {
+                let tree = handle.tree();
+                if tree.root() != *root {
+                    (*root, *former) = (tree.root(), lookups.begun());
+                }
+                tree
+            }
             // If the transaction is over, each key gets that error.
             Some((transaction, first)) => transaction.read_untracked(handle).unwrap_or(*first),
         };
@@ -146,14 +154,15 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
                 Some((transaction, _)) => transaction.read_keys(handle, [&bytes]).map(drop),
             };
             let value = noted.and_then(|()| match value.map_err(|error| handle.refused(error)) {
-                // Its tree may have been replaced while it was read.
-                Ok(None) if reader.is_none() && handle.was_replaced(*began) => {
+                // Its tree may have been replaced before it was read.
+                Ok(_) if reader.is_none() && (*former > 0 || handle.was_replaced(*root)) => {
                     handle.value_if_any::<V>(handle.get(bytes.as_ref())?)
                 }
                 Ok(value) => handle.value_if_any::<V>(value),
                 Err(error) if error.is_about_room() => handle.get_whole::<V>(tree, bytes.as_ref(), error),
                 Err(error) => Err(error),
             });
+            *former = former.saturating_sub(1);
             (key, value)
         })
     }

@@ -29,7 +29,7 @@ use vellum_pool::{Pool, PoolError};
 pub struct Submissions<'t> {
     table: &'t Table,
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
-    /// The root of the table's tree at the beginning.
+    /// The root of the table's tree when the first operation was submitted.
     began: PageId,
     /// The log record of the last change.
     last_change: Option<Lsn>,
@@ -64,7 +64,11 @@ impl Submissions<'_> {
             self.done.push((tag, key.as_ref().to_vec(), done));
             return;
         }
-        self.batch.begin(self.table.handle.tree(), key.as_ref().to_vec(), task, tag);
+        let tree = self.table.handle.tree();
+        if self.batch.is_empty() {
+            self.began = tree.root();
+        }
+        self.batch.begin(tree, key.as_ref().to_vec(), task, tag);
     }
 
     /// The number of operations that were submitted and have not been reaped.
@@ -105,9 +109,9 @@ impl Submissions<'_> {
         let handle = &self.table.handle;
         let began = self.began;
         let mut show = |tag, (key, task): (Vec<u8>, Task<Vec<u8>>), answer: Result<Answer<'_>, _>| {
-            // Its tree may have been replaced while it was read.
+            // Its tree may have been replaced before it was read.
             let answer = match answer {
-                Ok(Answer::Value(None)) if handle.was_replaced(began) => Err(PoolError::Cancelled.into()),
+                Ok(Answer::Value(_)) if handle.was_replaced(began) => Err(PoolError::Cancelled.into()),
                 answer => answer,
             };
             handle.settle((&key, &task), answer, |answer| match (answer, &committed) {

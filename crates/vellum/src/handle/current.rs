@@ -2,8 +2,8 @@
 //!
 //! A read outside of transactions finds the root of the current tree, and then reads that tree. In between, a transaction may
 //! replace the tree, and its former pages may be freed; the root stays, and is empty. Such a read finds nothing, though there was
-//! something at any time. So a read that finds nothing looks whether the tree is still the current one, and if not, reads the
-//! next one.
+//! something at any time; or what the transaction had stored there before, which is never to be seen. So a read looks afterwards
+//! whether the tree is still the current one, and if not, reads the next one.
 
 use super::Handle;
 use crate::Result;
@@ -13,7 +13,7 @@ use vellum_base::PageId;
 use vellum_pool::Pool;
 
 impl Handle {
-    /// What `read` finds in the tree that is the current one, before or after it finds nothing.
+    /// What `read` finds in the tree that is the current one before and after it.
     #[track_caller]
     pub(crate) fn find<'h, T>(
         &'h self,
@@ -22,7 +22,7 @@ impl Handle {
         loop {
             let tree = self.tree();
             match read(tree) {
-                Ok(None) if self.was_replaced(tree.root()) => {}
+                Ok(_) if self.was_replaced(tree.root()) => {}
                 found => return found,
             }
         }
@@ -45,7 +45,7 @@ impl Handle {
     ) {
         let tree = self.tree();
         self.multi_get_by(tree, keys, |index, value| match (value, keys.get(index)) {
-            (Ok(None), Some(key)) if self.was_replaced(tree.root()) => match self.get(key.as_ref()) {
+            (Ok(_), Some(key)) if self.was_replaced(tree.root()) => match self.get(key.as_ref()) {
                 Ok(value) => visit(index, Ok(value.as_deref())),
                 Err(error) => visit(index, Err(error)),
             },

@@ -5,6 +5,7 @@ use crate::{
     support::{assert_clean, options},
 };
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use std::{
     thread,
     time::Duration,
 };
-use vellum::{Database, Table, TableName};
+use vellum::{Answer, Database, Table, TableName};
 use vellum_vm::{Faults, SimulatedDisk};
 
 const KEYS: u64 = 2000;
@@ -164,6 +165,68 @@ fn ranges_show_nothing_that_was_never_committed() {
         let never = shown.iter().filter(|(key, value)| key % 2 == 1 || value[0] == 2).count();
         let case = format!("old {keeps_old}, after {steps}, backward {is_backward}");
         assert_eq!((never, shown.len() as u64), (0, KEYS), "{case}");
+        drop(old);
+    }
+}
+
+/// What is under way when that happens: none of it has been read, or part of it.
+#[test]
+fn reads_under_way_show_nothing_that_was_never_committed() {
+    let file = SimulatedDisk::new(6);
+    let database = Database::create_in(Arc::new(file), "data", &options().pool_bytes(64 << 12)).unwrap();
+    let table = database.create_table("table").unwrap();
+    let replace = |value: u8| {
+        let transaction = database.begin().unwrap();
+        (0..KEYS).for_each(|key| _ = transaction.put(&table, key.to_be_bytes(), [99; 100]).unwrap());
+        transaction.clear_table("table").unwrap();
+        let entries = (0..KEYS).map(|key| (key.to_be_bytes(), [value; 100]));
+        transaction.bulk_load(&transaction.table("table").unwrap(), entries).unwrap();
+        transaction.commit().unwrap();
+    };
+    replace(1);
+    for value in 2..6 {
+        // The old contents stay for it.
+        let old = database.begin().unwrap();
+        let shown = RefCell::new(BTreeMap::<&str, Vec<u8>>::new());
+        let note = |way, value: &[u8]| shown.borrow_mut().entry(way).or_default().push(value[0]);
+        let keys: Vec<_> = (0..1000).map(|key| (key * 7919 % KEYS).to_be_bytes()).collect();
+        for (number, (_, found)) in table.lookups(&keys).enumerate() {
+            note("lookups", &found.unwrap().unwrap());
+            if number % 300 == 100 {
+                replace(value);
+            }
+        }
+        let mut submissions = table.submissions();
+        keys.iter().for_each(|key| submissions.submit_get(key, 0));
+        submissions.poll();
+        replace(value);
+        while !submissions.is_empty() {
+            submissions.wait();
+            submissions.reap(|_, _, answer| match answer.unwrap() {
+                Answer::Value(Some(found)) => note("submissions", found),
+                other => panic!("{other:?}"),
+            });
+        }
+        let mut number = 0;
+        table.multi_get_with(&keys, |_, found| {
+            note("multi_get_with", found.unwrap().unwrap());
+            number += 1;
+            if number == 100 {
+                replace(value);
+            }
+        });
+        table.multi_get_part_with(&keys, 0..4, |_, found| {
+            note("multi_get_part_with", found.unwrap().unwrap());
+            number += 1;
+            if number == 1300 {
+                replace(value);
+            }
+        });
+        for (way, shown) in shown.into_inner() {
+            assert_eq!(shown.len(), 1000, "{way}");
+            let never = shown.iter().filter(|found| **found == 99).count();
+            assert_eq!(never, 0, "{way} in round {value}");
+        }
         drop(old);
     }
 }

@@ -57,6 +57,11 @@ impl<'p, P: Pager, I: Iterator<Item: AsRef<[u8]>>> Lookups<'p, P, I> {
         }
     }
 
+    /// How many lookups have begun whose answers have not been shown.
+    pub fn begun(&self) -> usize {
+        self.order.len() + self.answers.len()
+    }
+
     /// Shows the next key and its value to `visit`, and returns the result of `visit`; `None` after the last key.
     /// Lookups that begin now use `tree`.
     pub fn next_with<T>(
