@@ -358,29 +358,38 @@ pub trait Navigation: Send + Sync {
     where
         Self: Sized,
     {
-        /// About a second's worth of reads.
-        const MISSES_MAX: u32 = 10_000;
-        /// More than this many in a row are no way down a tree: what it needs does not fit beside what is latched.
-        const MISSES_MANY: u32 = 64;
-        /// The limit while pages cannot be written.
-        const MISSES_IN_OUTAGE_MAX: u32 = 256;
         let mut misses = 0;
         loop {
             match operation() {
                 Ok(value) => return Ok(value),
-                Err(interrupt) => {
-                    misses += u32::from(matches!(interrupt, Interrupt::Miss(_)));
-                    let short = misses > MISSES_IN_OUTAGE_MAX && self.outage().is_some();
-                    if short || misses > MISSES_MAX {
-                        return Err(self.no_room());
-                    }
-                    if misses > MISSES_MANY {
-                        self.complete_reads();
-                    }
-                    self.resolve(interrupt)?;
-                }
+                Err(interrupt) => misses = self.overcome(interrupt, misses)?,
             }
         }
+    }
+
+    /// Waits until the cause of an interrupt is gone, after so many misses of an operation; returns how many there are now.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    #[cold]
+    #[inline(never)]
+    fn overcome(&self, interrupt: Interrupt, misses: u32) -> Result<u32, PoolError> {
+        /// About a second's worth of reads.
+        const MISSES_MAX: u32 = 10_000;
+        /// The limit while pages cannot be written.
+        const MISSES_IN_OUTAGE_MAX: u32 = 256;
+        /// More than this many in a row are no way down a tree: what it needs does not fit beside what is latched.
+        const MISSES_MANY: u32 = 64;
+        let misses = misses + u32::from(matches!(interrupt, Interrupt::Miss(_)));
+        let short = misses > MISSES_IN_OUTAGE_MAX && self.outage().is_some();
+        if short || misses > MISSES_MAX {
+            return Err(self.no_room());
+        }
+        if misses > MISSES_MANY {
+            self.complete_reads();
+        }
+        self.resolve(interrupt)?;
+        Ok(misses)
     }
 }
 

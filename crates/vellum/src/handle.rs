@@ -375,16 +375,6 @@ impl Handle {
         self.get_into_inlined(key, target)
     }
 
-    /// The same, for the caller that is to have it within itself.
-    #[inline(always)]
-    pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
-        let tree = self.tree();
-        match self.get_into_by(tree, key, target) {
-            Ok(_) if self.was_replaced(tree.root()) => self.get_into_next(key, target),
-            found => found,
-        }
-    }
-
     /// The same, as this tree of the table shows it.
     #[inline(always)]
     pub(crate) fn get_into_by(&self, tree: Tree<'_, Pool>, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {

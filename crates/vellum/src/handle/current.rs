@@ -53,10 +53,22 @@ impl Handle {
         });
     }
 
+    /// [`get_into`](Self::get_into), for the caller that is to have it within itself.
+    #[inline(always)]
+    pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        // Not that of the tree, which would have to be kept while it is read.
+        // Relaxed: a later load of it finds no earlier root, and none is ever the current one again.
+        let root = PageId(self.open.current_root().load(Ordering::Relaxed));
+        match self.get_into_by(self.tree(), key, target) {
+            Ok(_) if self.was_replaced(root) => self.get_into_next(key, target),
+            found => found,
+        }
+    }
+
     /// [`get_into`](Self::get_into) after the tree was found to be replaced.
     #[cold]
     #[inline(never)]
-    pub(super) fn get_into_next(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+    fn get_into_next(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
         let found = self.find(|tree| Ok(self.get_into_by(tree, key, target)?.then_some(())))?;
         Ok(found.is_some())
     }
