@@ -44,13 +44,26 @@ impl Handle {
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
         let tree = self.tree();
-        self.multi_get_by(tree, keys, |index, value| match (value, keys.get(index)) {
-            (Ok(_), Some(key)) if self.was_replaced(tree.root()) => match self.get(key.as_ref()) {
-                Ok(value) => visit(index, Ok(value.as_deref())),
-                Err(error) => visit(index, Err(error)),
-            },
-            (value, _) => visit(index, value),
+        let root = tree.root();
+        self.multi_get_by(tree, keys, |index, value| {
+            if self.was_replaced(root)
+                && value.is_ok()
+                && let Some(key) = keys.get(index)
+            {
+                return self.show_next(key.as_ref(), |value| visit(index, value));
+            }
+            visit(index, value);
         });
+    }
+
+    /// Shows the value of a key of [`multi_get`](Self::multi_get) after the tree was found to be replaced.
+    #[cold]
+    #[inline(never)]
+    fn show_next(&self, key: &[u8], show: impl FnOnce(Result<Option<&[u8]>>)) {
+        match self.get(key) {
+            Ok(value) => show(Ok(value.as_deref())),
+            Err(error) => show(Err(error)),
+        }
     }
 
     /// [`get_into`](Self::get_into), for the caller that is to have it within itself.
