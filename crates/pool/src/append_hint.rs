@@ -11,7 +11,7 @@
 //! Threads that append to different places would overwrite each other's append hint, so there are several of them, and
 //! each thread has its own, as long as there are no more threads than append hints.
 
-use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
+use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted, unless_planted};
 use vellum_base::PageId;
 
 /// Remembers a page, and its contents at one moment, for [`Navigation::reacquire`](crate::Navigation::reacquire).
@@ -43,7 +43,7 @@ impl AppendHint {
     #[inline]
     pub fn get(&self) -> Option<(PageId, u64)> {
         // Acquire: the words that were written before this turn are visible.
-        let turn = self.turn.load(Ordering::Acquire);
+        let turn = self.turn.load(unless_planted(Bug::RelaxedTurn, Ordering::Acquire));
         let (page, token) = (self.page.load(Ordering::Relaxed), self.token.load(Ordering::Relaxed));
         // Acquire: the words are read before the turn is loaded again.
         fence(Ordering::Acquire);
@@ -69,7 +69,7 @@ impl AppendHint {
         self.page.store(page.0, Ordering::Relaxed);
         self.token.store(token, Ordering::Relaxed);
         // Release: publishes the words.
-        self.turn.store(turn + 2, Ordering::Release);
+        self.turn.store(turn + 2, unless_planted(Bug::RelaxedEndOfTurn, Ordering::Release));
     }
 
     /// Clears the hint.

@@ -5,6 +5,11 @@
 //! ```
 //!
 //! Each model is also run with planted bugs, and must then fail: a model that cannot fail proves nothing.
+//!
+//! Loom remembers only the last access of a word. So a thread that loads a word and then changes it hides what another
+//! thread loaded before, and loom does not try that change before that load. Threads that only read are therefore started
+//! last: loom first runs them after all others, and lets each load have any older value that the memory model allows.
+//! Models [`note`] what their threads met, and [`check`] demands that they met all that they can meet.
 
 use crate::{
     append_hint::AppendHint,
@@ -21,15 +26,25 @@ use loom::{
     },
     thread,
 };
-use std::process::Command;
+use std::{cell::RefCell, collections::BTreeSet, process::Command};
 use vellum_base::{Extent, PageId};
 
 /// The environment variable by which a model tells its child process which bug to plant.
 const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
 
-/// Runs a model without bugs, and then once with each of these bugs planted, when it must fail. A model that fails ends
-/// its process, so each bug gets its own process.
-fn check(name: &str, bugs: &[Bug], model: fn()) {
+std::thread_local! {
+    /// What was noted over all runs of a model, whose threads all run on one thread of the system.
+    static NOTED: RefCell<BTreeSet<u64>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Notes what a thread met.
+fn note(what: u64) {
+    NOTED.with_borrow_mut(|noted| noted.insert(what));
+}
+
+/// Runs a model without bugs, when its threads must note just these numbers in all, and then once with each of these bugs
+/// planted, when it must fail. A model that fails ends its process, so each bug gets its own process.
+fn check(name: &str, bugs: &[Bug], noted: &[u64], model: fn()) {
     let planted = std::env::var(BUG_VARIABLE).ok();
     plant(bugs.iter().copied().find(|bug| planted.as_ref() == Some(&format!("{bug:?}"))));
     let mut builder = loom::model::Builder::new();
@@ -39,6 +54,8 @@ fn check(name: &str, bugs: &[Bug], model: fn()) {
     if planted.is_some() {
         return;
     }
+    let met = NOTED.take();
+    assert!(met.iter().eq(noted), "the threads did not meet all that they can meet, or more: {met:?}");
     for bug in bugs {
         let outcome = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--test-threads=1"])
@@ -51,13 +68,17 @@ fn check(name: &str, bugs: &[Bug], model: fn()) {
     }
 }
 
-/// A model as a test: its name, the bugs that it must notice, and the model itself.
+/// A model as a test: its name, the bugs that it must notice, what its threads note, if anything, and the model itself.
 macro_rules! model {
     ($name:ident, [$($bug:ident),*], $model:expr) => {
+        model!($name, [$($bug),*], [], $model);
+    };
+    ($name:ident, [$($bug:ident),*], [$($noted:literal),*], $model:expr) => {
         #[test]
         fn $name() {
             let module = module_path!().split_once("::").map_or("", |(_, module)| module);
-            check(&format!("{module}::{}", stringify!($name)), &[$(crate::primitive::Bug::$bug),*], $model);
+            let (name, bugs) = (format!("{module}::{}", stringify!($name)), [$(crate::primitive::Bug::$bug),*]);
+            check(&name, &bugs, &[$($noted),*], $model);
         }
     };
 }
@@ -140,25 +161,38 @@ model!(a_downgrade_wakes_readers, [WakeWithoutLock, SleepWithoutLook], || {
     unlatch(&shared.0, &shared.1, Want::Shared);
 });
 
-model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmpty], || {
+model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmpty], [0, 1, 2], || {
     let home = |page: u64| ResidentSet::home(PageId(page)) % 4;
     // Both begin their search at the same slot.
     let second = (2..).find(|page| home(*page) == home(1)).unwrap();
     let pages = [1, second].map(|page| Extent { head: PageId(page), pages: page as u32 });
     let set = Arc::new(ResidentSet::new(2).unwrap());
     assert_eq!(set.slots(), 4);
-    let threads = pages.map(|extent| {
+    let come_and_go = |set: &ResidentSet, extent: Extent| {
+        set.insert(extent);
+        assert!(set.contains(extent));
+        assert_eq!(set.remove(extent.head), Some(extent));
+        set.insert(extent);
+    };
+    let other = {
+        let set = set.clone();
+        thread::spawn(move || come_and_go(&set, pages[1]))
+    };
+    let clock = {
         let set = set.clone();
         thread::spawn(move || {
-            set.insert(extent);
-            assert!(set.contains(extent));
-            assert_eq!(set.remove(extent.head), Some(extent));
-            set.insert(extent);
+            // The clock sees only what was inserted.
+            let mut seen = 0;
+            set.visit(home(1), 2, |extent| {
+                assert!(pages.contains(&extent));
+                seen += 1;
+            });
+            note(seen);
         })
-    });
-    // The clock sees only what was inserted.
-    set.visit(1, 2, |extent| assert!(pages.contains(&extent)));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    };
+    come_and_go(&set, pages[0]);
+    other.join().unwrap();
+    clock.join().unwrap();
     let mut seen = Vec::new();
     set.for_each(|extent| seen.push(extent));
     seen.sort_unstable();
@@ -192,7 +226,8 @@ model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, Reserver
 
 model!(
     an_append_hint_is_never_half_of_one_and_half_of_another,
-    [OneLookAtTheTurn, NoFenceAfterTheTurn],
+    [OneLookAtTheTurn, NoFenceAfterTheTurn, RelaxedTurn, RelaxedEndOfTurn],
+    [1, 2, 3, 4],
     || {
         let hint = Arc::new(AppendHint::default());
         hint.set(PageId(1), 1);
@@ -203,11 +238,18 @@ model!(
                 hint.set(PageId(3), 3);
             })
         };
-        if let Some((page, token)) = hint.get() {
-            assert_eq!(page.0, token);
-        }
+        let reader = {
+            let hint = hint.clone();
+            thread::spawn(move || {
+                if let Some((page, token)) = hint.get() {
+                    assert_eq!(page.0, token);
+                    note(token);
+                }
+            })
+        };
         hint.set(PageId(4), 4);
         writer.join().unwrap();
+        reader.join().unwrap();
         let (page, token) = hint.get().unwrap();
         assert_eq!(page.0, token);
     }

@@ -39,6 +39,12 @@ pub(crate) enum Bug {
     NoReleaseFence,
     /// Nothing orders the optimistic reads before the second load of the word.
     NoAcquireFence,
+    /// Nothing orders upgrading a shared latch before what is written under it.
+    NoUpgradeFence,
+    /// Loading the word does not show what was written before.
+    RelaxedLoad,
+    /// A latch is taken without seeing what its last holders did.
+    RelaxedExchange,
     /// Releasing the exclusive latch does not publish what was written under it.
     RelaxedRelease,
     /// Releasing a shared latch does not say that the reads under it are over.
@@ -77,6 +83,10 @@ pub(crate) enum Bug {
     OneLookAtTheTurn,
     /// Nothing orders an append hint's odd turn before its words.
     NoFenceAfterTheTurn,
+    /// Loading the turn of an append hint does not show the words of that turn.
+    RelaxedTurn,
+    /// The turn of an append hint does not publish its words.
+    RelaxedEndOfTurn,
     /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }
@@ -86,6 +96,12 @@ pub(crate) enum Bug {
 #[inline(always)]
 pub(crate) const fn planted(_: Bug) -> bool {
     false
+}
+
+/// This ordering; none if the bug is planted.
+#[inline(always)]
+pub(crate) fn unless_planted(bug: Bug, ordering: Ordering) -> Ordering {
+    if planted(bug) { Ordering::Relaxed } else { ordering }
 }
 
 #[cfg(loom)]

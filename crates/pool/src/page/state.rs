@@ -22,7 +22,7 @@
 //! counterpart is the release fence after each exclusive acquisition: a reader that saw any byte written under the
 //! latch also sees the word as latched, or a later version.
 
-use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
+use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted, unless_planted};
 
 const STATE_SHIFT: u32 = 56;
 const WAITING: u64 = 1 << 55;
@@ -234,7 +234,7 @@ impl PageState {
     #[inline]
     pub fn load(&self) -> Word {
         // Acquire: what the last holder wrote is visible to an optimistic read that begins here.
-        Word(self.0.load(Ordering::Acquire))
+        Word(self.0.load(unless_planted(Bug::RelaxedLoad, Ordering::Acquire)))
     }
 
     /// Whether a read that began at `seen` saw one state of the contents.
@@ -260,7 +260,8 @@ impl PageState {
     fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
         debug_assert!(is_allowed(from, to), "from {from:?} to {to:?}");
         // Acquire: the next holder sees what the last one wrote. Release is not needed to take a latch.
-        let taken = self.0.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Acquire);
+        let order = unless_planted(Bug::RelaxedExchange, Ordering::Acquire);
+        let taken = self.0.compare_exchange(from.0, to.0, order, order);
         taken.map(|_| ()).map_err(Word)
     }
 
@@ -316,7 +317,10 @@ impl PageState {
     pub fn try_upgrade_shared(&self) -> bool {
         let now = self.load();
         let taken = now.state() == SHARED_FIRST && self.exchange(now, now.with_state(EXCLUSIVE)).is_ok();
-        fence(Ordering::Release);
+        // Release: as in `try_exclusive`.
+        if !planted(Bug::NoUpgradeFence) {
+            fence(Ordering::Release);
+        }
         taken
     }
 
@@ -386,7 +390,7 @@ impl PageState {
                 return false;
             }
             // Release: a thread that finds the page clean finds the written contents on storage.
-            let order = if planted(Bug::RelaxedClean) { Ordering::Relaxed } else { Ordering::AcqRel };
+            let order = unless_planted(Bug::RelaxedClean, Ordering::AcqRel);
             let clean = self.0.compare_exchange(now.0, now.0 & !DIRTY, order, Ordering::Acquire);
             match clean {
                 Ok(_) => return true,
@@ -421,8 +425,7 @@ impl PageState {
             }
             debug_assert!(is_allowed(now, next), "from {now:?} to {next:?}");
             // Release: the next exclusive holder must not overtake this holder's reads.
-            let order =
-                if planted(Bug::RelaxedSharedRelease) { Ordering::Relaxed } else { Ordering::Release };
+            let order = unless_planted(Bug::RelaxedSharedRelease, Ordering::Release);
             match self.0.compare_exchange_weak(now.0, next.0, order, Ordering::Relaxed) {
                 Ok(_) => {
                     let wake = wake && !planted(Bug::SilentRelease);
@@ -468,7 +471,7 @@ impl PageState {
 
     fn leave(&self, to: Word) -> Wake {
         // Release: the next holder sees what this one wrote.
-        let order = if planted(Bug::RelaxedRelease) { Ordering::Relaxed } else { Ordering::Release };
+        let order = unless_planted(Bug::RelaxedRelease, Ordering::Release);
         let before = Word(self.0.swap(to.0, order));
         debug_assert!(is_allowed(before, to), "from {before:?} to {to:?}");
         if before.is_waited_for() { Wake::All } else { Wake::None }
