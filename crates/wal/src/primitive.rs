@@ -38,6 +38,16 @@ pub(crate) fn shared_words(table: &std::sync::Arc<vellum_vm::WordTable>) -> Word
 pub(crate) enum RingBug {
     /// The end of a frame is published without what is before it.
     RelaxedEnd,
+    /// The end of a frame is found without what is before it.
+    RelaxedLook,
+    /// The frontier is moved without what is before it.
+    RelaxedAdvance,
+    /// The frontier is seen without what is before it.
+    RelaxedFrontier,
+    /// Room is given before what was there has been read.
+    RelaxedRelease,
+    /// Room is taken before what was there has been read.
+    RelaxedRoom,
     /// A frame is written even if there is no room for it.
     NoLookAtRoom,
     /// An end is followed that belongs to a frame of a later lap.
@@ -49,6 +59,12 @@ pub(crate) enum RingBug {
 #[inline(always)]
 pub(crate) const fn planted(_: RingBug) -> bool {
     false
+}
+
+/// This ordering; none if the bug is planted.
+#[inline(always)]
+pub(crate) fn unless_planted(bug: RingBug, ordering: Ordering) -> Ordering {
+    if planted(bug) { Ordering::Relaxed } else { ordering }
 }
 
 #[cfg(loom)]

@@ -15,7 +15,7 @@
 
 use crate::{
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES},
-    primitive::{AtomicU64, Ordering, RingBug, Words, planted, words},
+    primitive::{AtomicU64, Ordering, RingBug, Words, planted, unless_planted, words},
 };
 use vellum_base::{Apart, PAGE_SIZE};
 use vellum_vm::{VmError, prefetch_to_write};
@@ -78,7 +78,8 @@ impl Ring {
     #[inline]
     pub fn has_room(&self, end: u64) -> bool {
         // Acquire: what was there has been read before it is overwritten.
-        end <= self.released.0.load(Ordering::Acquire) + self.bytes || planted(RingBug::NoLookAtRoom)
+        let order = unless_planted(RingBug::RelaxedRoom, Ordering::Acquire);
+        end <= self.released.0.load(order) + self.bytes || planted(RingBug::NoLookAtRoom)
     }
 
     /// Writes a frame into its place, which has room, and publishes it.
@@ -105,8 +106,7 @@ impl Ring {
             at += WORD_BYTES;
         }
         // Release: a thread that finds the end finds the frame.
-        let order = if planted(RingBug::RelaxedEnd) { Ordering::Relaxed } else { Ordering::Release };
-        self.end_at(lsn).store(end, order);
+        self.end_at(lsn).store(end, unless_planted(RingBug::RelaxedEnd, Ordering::Release));
         self.fetch_after(end);
     }
 
@@ -132,7 +132,7 @@ impl Ring {
         let mut at = from;
         loop {
             // Acquire: pairs with the release above.
-            let end = self.end_at(at).load(Ordering::Acquire);
+            let end = self.end_at(at).load(unless_planted(RingBug::RelaxedLook, Ordering::Acquire));
             let is_of_lap = end > at && (end <= at + self.bytes || planted(RingBug::NoLookAtLap));
             if !is_of_lap {
                 return at;
@@ -149,7 +149,7 @@ impl Ring {
         let filled = self.filled(known);
         if filled > known {
             // Release: pairs with `frontier`.
-            self.frontier.0.fetch_max(filled, Ordering::Release);
+            self.frontier.0.fetch_max(filled, unless_planted(RingBug::RelaxedAdvance, Ordering::Release));
         }
         filled
     }
@@ -157,7 +157,7 @@ impl Ring {
     /// The last place that [`advance`](Self::advance) reached.
     pub fn frontier(&self) -> u64 {
         // Acquire: the frames before it may have been published by threads of which this one learns only through it.
-        self.frontier.0.load(Ordering::Acquire)
+        self.frontier.0.load(unless_planted(RingBug::RelaxedFrontier, Ordering::Acquire))
     }
 
     /// Copies what lies at `from`, which has been published and not released. Both are multiples of a word.
@@ -183,7 +183,8 @@ impl Ring {
     pub fn release(&self, lsn: u64) {
         let page = if cfg!(loom) { ALIGNMENT } else { PAGE_SIZE as u64 };
         // Release: the reads of it are done.
-        self.released.0.store(lsn - lsn % page, Ordering::Release);
+        let order = unless_planted(RingBug::RelaxedRelease, Ordering::Release);
+        self.released.0.store(lsn - lsn % page, order);
     }
 
     #[cfg_attr(
