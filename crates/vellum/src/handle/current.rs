@@ -69,7 +69,7 @@ impl Handle {
     /// [`get_into`](Self::get_into), for the caller that is to have it within itself.
     #[inline(always)]
     pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
-        // Not that of the tree, which would have to be kept while it is read.
+        // Not that of the tree, which would have to be kept while it is read. If the tree is a later one, it is read again.
         // Relaxed: a later load of it finds no earlier root, and none is ever the current one again.
         let root = PageId(self.open.current_root().load(Ordering::Relaxed));
         match self.get_into_by(self.tree(), key, target) {

@@ -240,6 +240,8 @@ fn large_values_are_looked_up_in_what_has_replaced_their_tree() {
     let table = database.create_table(name).unwrap();
     let replace = || {
         let transaction = database.begin().unwrap();
+        // Nobody ever sees these.
+        (0..200).for_each(|key| _ = transaction.put(&table, key, &[99; 3000][..]).unwrap());
         transaction.clear_table("table").unwrap();
         let entries = (0..200).map(|key| (key, vec![7; 3000]));
         transaction.bulk_load(&transaction.table(name).unwrap(), entries).unwrap();
@@ -251,7 +253,9 @@ fn large_values_are_looked_up_in_what_has_replaced_their_tree() {
         let old = is_kept.then(|| database.begin().unwrap());
         let mut shown = Vec::new();
         for entry in table.range(..).unwrap() {
-            shown.push(entry.unwrap().0);
+            let (key, value) = entry.unwrap();
+            assert!(value == [7; 3000], "{key}: {}", value[0]);
+            shown.push(key);
             if shown.len() % 60 == 7 {
                 replace();
             }
@@ -264,7 +268,8 @@ fn large_values_are_looked_up_in_what_has_replaced_their_tree() {
                 replace();
             }
             let key = u64::from_be_bytes(entry.key().try_into().unwrap());
-            assert_eq!(entry.value().unwrap().map(|value| value.len()), Some(3000), "{key}");
+            let value = entry.value().unwrap().map(|value| value.to_vec());
+            assert!(value == Some(vec![7; 3000]), "{key}: {:?}", value.map(|value| value[0]));
             count += 1;
         }
         assert_eq!(count, 200);

@@ -58,8 +58,8 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
                 let mut tree = *self.tree;
                 loop {
                     let value = tree.value(self.key)?;
-                    // The key may be in the tree that has replaced this one.
-                    if value.is_some() || !tree.follow() {
+                    // The key may be in the tree that has replaced this one; and this one may hold what was never committed.
+                    if !tree.follow() {
                         return Ok(value);
                     }
                 }
