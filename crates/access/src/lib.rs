@@ -37,7 +37,8 @@ pub use isolation::{Claim, Intent, Isolation, Removed, Seen, SharedBytes, Unshar
 pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{
-    Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Lookups, Prepared, Relocation,
-    Salvaged, Task, Tree, TreeHints, TreeReport, TreeShape, WriteMode, Written,
+    Answer, Batch, BlobReader, BulkLoad, CurrentRoot, Cursor, CursorPosition, Entry, Held, Lookups,
+    NumberedRoot, Prepared, Relocation, Salvaged, Task, Tree, TreeHints, TreeReport, TreeShape, WriteMode,
+    Written,
 };
 pub use value::Value;

@@ -333,6 +333,19 @@ impl Transaction {
     /// If it has changed something, and its snapshot has been ended; or if it is serializable, and a transaction that
     /// has since been committed has changed something that it has read. It must then be rolled back.
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
+        self.commit_around(pool, (|| {}, || {}))
+    }
+
+    /// As [`commit`](Self::commit), and calls `before` when nothing can be in the way any more and no thread sees the changes
+    /// yet, and `after` as soon as they are visible. `before` must not lock anything; neither may use the transaction.
+    ///
+    /// # Errors
+    /// As for `commit`; neither has been called then.
+    pub fn commit_around(
+        &self,
+        pool: &Pool,
+        (before, after): (impl FnOnce(), impl FnOnce()),
+    ) -> Result<(), CommitError> {
         let mut state = self.lock();
         let (number, is_logged, kept) = (state.number, state.is_logged, state.undo_room.held());
         // A transaction that has changed nothing happened when its snapshot was taken.
@@ -349,17 +362,21 @@ impl Transaction {
             let by = (&**self.writes.writer(), &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
                 // If the log has no record of it, it has changed nothing: the file may not even be marked as in use.
-                let Places::Log(changes) = &self.transactions.places else { return Lsn(0) };
-                if !is_logged {
-                    return Lsn(0);
-                }
-                record = end_record(COMMITTED, number, time, first);
-                changes.reserve(record.len())
+                let lsn = match &self.transactions.places {
+                    Places::Log(changes) if is_logged => {
+                        record = end_record(COMMITTED, number, time, first);
+                        changes.reserve(record.len())
+                    }
+                    _ => Lsn(0),
+                };
+                before();
+                lsn
             });
             drop(reads);
             match committed {
                 Ok((lsn, ended)) => {
                     *hidden.unwrap_or_else(|| self.lock()) = State::default();
+                    after();
                     if let Places::Log(changes) = &self.transactions.places
                         && lsn > Lsn(0)
                     {
@@ -383,6 +400,7 @@ impl Transaction {
                 }
             }
         }
+        after();
         self.end(pool);
         Ok(())
     }

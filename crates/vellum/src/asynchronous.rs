@@ -29,8 +29,8 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use vellum_access::{AccessError, Batch};
-use vellum_base::{PageId, primitive::Instant};
+use vellum_access::{AccessError, Batch, NumberedRoot};
+use vellum_base::primitive::Instant;
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
@@ -71,7 +71,7 @@ impl<T> TableFuture<T> {
         let tree = table.tree();
         match tree.try_now(&key, task.by_ref(), |answer| Owned::from(answer)) {
             // The driver looks again.
-            Ok(Some(Owned::Value(_))) if table.was_replaced(tree.root()) => {}
+            Ok(Some(Owned::Value(_))) if table.was_replaced(tree.numbered_root()) => {}
             // What this thread has changed before is not waited for.
             Ok(Some(answer)) if matches!(task, Task::Get | Task::GetPart { .. }) => {
                 return Poll::Ready(Ok(answer));
@@ -302,7 +302,7 @@ pub(crate) fn written(answer: &Owned) -> Written {
 struct UnderWay {
     slot: Owed,
     open: Arc<OpenTable>,
-    root: PageId,
+    seen: NumberedRoot,
     is_get: bool,
     /// The change that the future is to make, for which only the path is read.
     undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
@@ -346,11 +346,11 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
             if slot.is_unwanted() {
                 continue;
             }
-            let (is_write, root) = (!matches!(task, Task::Get | Task::GetPart { .. }), open.current().root);
-            let writing = if is_write { open.begin_writing(None, root).ok() } else { None };
+            let (is_write, seen) = (!matches!(task, Task::Get | Task::GetPart { .. }), open.current().1);
+            let writing = if is_write { open.begin_writing(None, seen.root()).ok() } else { None };
             let is_left = is_write && (writing.is_none() || table.is_apart());
             drop(table);
-            let tree = inner.tree_of(&open, root);
+            let tree = inner.tree_of(&open, seen.root());
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1
@@ -362,7 +362,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
             };
             if let Some(place) = under_way.get_mut(tag) {
                 let _writing = writing.filter(|_| !is_left);
-                *place = Some(UnderWay { slot, open, root, is_get, undone, _writing });
+                *place = Some(UnderWay { slot, open, seen, is_get, undone, _writing });
             }
             batch.begin(tree, key, task, tag as u64);
         }
@@ -374,7 +374,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
         }) {
             if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                let UnderWay { slot, open, root, is_get, undone, _writing } = order;
+                let UnderWay { slot, open, seen, is_get, undone, _writing } = order;
                 let outcome = match (undone, result) {
                     // If something cannot be read, the future finds out why.
                     (Some(undone), _) => Outcome::Undone(undone),
@@ -388,7 +388,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                     (None, Ok(Ok(answer))) => Outcome::Done(Ok(answer)),
                     (None, Ok(Err(((key, task), value)))) => {
                         let table = Handle::new(inner.clone(), open);
-                        Outcome::Done(match table.was_replaced(root) {
+                        Outcome::Done(match table.was_replaced(seen) {
                             true => table.perform(&key, &task),
                             false => Ok(Owned::Value(value)),
                         })
@@ -399,7 +399,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                         Outcome::Done(match table.refused(error) {
                             // The pool has no room for the value: it is read past the pool.
                             error if is_get && error.is_about_room() => {
-                                table.read_whole(table.tree(), &key).map(Owned::Value)
+                                table.find(|tree| table.read_whole(tree, &key)).map(Owned::Value)
                             }
                             error => Err(error),
                         })

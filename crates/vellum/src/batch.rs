@@ -115,7 +115,7 @@ impl Table {
         tree.multi_get_part(keys, self.handle.read_depth(), part.clone(), |index, value| {
             match (value, keys.get(index)) {
                 // As for `multi_get`.
-                (Ok(_), Some(key)) if self.handle.was_replaced(tree.root()) => {
+                (Ok(_), Some(key)) if self.handle.was_replaced(tree.numbered_root()) => {
                     match self.get_part(key.as_ref(), part.clone()) {
                         Ok(value) => visit(index, Ok(value.as_deref())),
                         Err(error) => visit(index, Err(error)),
@@ -187,12 +187,12 @@ impl Table {
             last.keep();
             nested::latched(pool, || (change.borrow_mut())(place, value));
         };
-        let root = self.handle.open.current().root;
+        let tree = self.handle.tree();
         let visit = |place: usize, result: Result<bool, AccessError>| {
             last.keep();
             match (result, keys.get(place)) {
                 // The tree may have been that of the table no longer.
-                (Ok(false), Some(key)) if self.handle.open.current().root != root => {
+                (Ok(false), Some(key)) if self.handle.was_replaced(tree.numbered_root()) => {
                     visit(place, alone(place, key));
                 }
                 // Transactions have begun since the batch did, or the table has been cleared.
@@ -203,7 +203,7 @@ impl Table {
                 (result, _) => visit(place, result.map_err(|error| self.handle.refused(error))),
             }
         };
-        self.handle.tree().multi_modify(keys, self.handle.read_depth(), together, visit);
+        tree.multi_modify(keys, self.handle.read_depth(), together, visit);
         last.commit()
     }
 
@@ -249,7 +249,6 @@ impl Table {
             tasks.next()
         });
         let tree = self.handle.tree();
-        let root = tree.root();
         batch.run(tree, tasks, |number, (key, task), answer| {
             last.keep();
             let is_nothing = matches!(
@@ -258,7 +257,7 @@ impl Table {
             );
             let request = (key.as_ref(), task);
             // The tree is no longer that of the table, and may have been before the operation began.
-            if is_nothing && self.handle.was_replaced(root) {
+            if is_nothing && self.handle.was_replaced(tree.numbered_root()) {
                 let gone = Err(PoolError::Cancelled.into());
                 self.handle.settle(request, gone, |answer| visit(number, answer));
             } else {

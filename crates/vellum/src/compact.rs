@@ -181,7 +181,7 @@ impl Handle {
             Ok::<_, Error>(go_on(done))
         });
         // The table may have been cleared meanwhile.
-        let is_cleared = self.open.current().root != tree.root();
+        let is_cleared = self.was_replaced(tree.numbered_root());
         Ok(if whole.or_else(|error| if is_cleared { Ok(true) } else { Err(error) })? {
             Outcome::Whole
         } else {

@@ -312,7 +312,12 @@ impl<'t> Source<'t> {
             Answer::Written(_) | Answer::Removed(_) => None,
         };
         let found = match self {
-            Self::Table => table.tree().try_now(key, Task::<&[u8]>::Get, own),
+            Self::Table => {
+                let tree = table.tree();
+                // The tree that has replaced it is read with waiting.
+                tree.try_now(key, Task::<&[u8]>::Get, own)
+                    .map(|found| found.filter(|_| !table.was_replaced(tree.numbered_root())))
+            }
             Self::Transaction(reads) | Self::Untracked(reads) => {
                 reads.tree_of_noted(table)?.try_now(key, Task::<&[u8]>::Get, own)
             }

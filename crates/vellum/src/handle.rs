@@ -67,7 +67,8 @@ impl Handle {
     #[inline]
     #[track_caller]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        let tree = self.tree_with(self.open.current()).while_current(self.open.current_root());
+        let (generation, seen) = self.open.current();
+        let tree = self.tree_with(generation).while_current(&self.open.current, seen);
         if self.is_plain { tree } else { tree.with_view(self.inner.durable.view()) }
     }
 

@@ -124,7 +124,7 @@ impl Database {
             // It may be gone by now.
             return handle.check().and(Err(conflict(name, false)));
         }
-        let root = handle.open.current().root;
+        let root = handle.open.current.last();
         Ok(Heap::new(handle, root))
     }
 

@@ -19,7 +19,10 @@
 //! table is *divided*), a transaction asks the catalog which one it sees. The tree of an earlier generation is
 //! truncated when no snapshot sees it: none that was taken while it was the current one, even if older ones are open.
 //! Its root stays, because a single operation may have reached it before, until the
-//! table has no handles, or is cleared again and reuses the root.
+//! table has no handles, or is cleared or loaded again and reuses the root. An operation looks afterwards whether its tree is
+//! still the current one; how often the tree was replaced counts, so a root that is the current one again is another
+//! ([`CurrentRoot`]). Between the moment at which a commit is visible and the one at which its table has its new tree, such
+//! operations wait: in the former tree they would see what the transaction has stored there before.
 
 use crate::{
     Error, Result,
@@ -31,7 +34,8 @@ use crate::{
     writers::{Entry, Writers},
 };
 use std::sync::{Arc, OnceLock};
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, Ordering};
+use vellum_access::{CurrentRoot, NumberedRoot};
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use vellum_base::{Apart, PageId, plant::is_planted};
 use vellum_objects::HeapState;
 
@@ -44,7 +48,7 @@ pub(crate) struct OpenTable {
     /// Whether it keeps no versions: transactions cannot use it.
     pub(crate) is_plain: bool,
     /// The root of the current generation.
-    current: AtomicU64,
+    pub(crate) current: CurrentRoot,
     /// Its number.
     current_number: AtomicUsize,
     /// The generations that it has had since it was opened.
@@ -113,7 +117,7 @@ impl OpenTable {
         Self {
             name: name.into(),
             is_plain: record.is_plain,
-            current: AtomicU64::new(record.root.0),
+            current: CurrentRoot::new(record.root),
             current_number: AtomicUsize::new(0),
             generations: Generations::new(record.root),
             is_divided: AtomicBool::new(false),
@@ -128,12 +132,25 @@ impl OpenTable {
 
     /// The tree that single operations see.
     #[inline]
-    pub(crate) fn current(&self) -> &Generation {
-        // Acquire: pairs with `end_owning`, so that the generation is visible.
-        let (root, first) = (PageId(self.current.load(Ordering::Acquire)), &self.generations.first);
-        // Acquire: as above. The number is stored before the root; a later one is of a later generation.
-        let number = || self.current_number.load(Ordering::Acquire);
-        if root == first.root { first } else { self.generations.get(number()) }
+    pub(crate) fn current(&self) -> (&Generation, NumberedRoot) {
+        let first = &self.generations.first;
+        match self.current.load() {
+            Some(seen) if seen.root() == first.root => (first, seen),
+            _ => self.current_of_many(),
+        }
+    }
+
+    /// [`current`](Self::current) of a table whose tree was replaced.
+    fn current_of_many(&self) -> (&Generation, NumberedRoot) {
+        loop {
+            let seen = self.current.load().unwrap_or_else(|| self.current.wait());
+            // Acquire: pairs with `end_owning`, so that the generation is visible. The number is stored before the root, so it
+            // may be that of a later one.
+            let generation = self.generations.get(self.current_number.load(Ordering::Acquire));
+            if generation.root == seen.root() {
+                return (generation, seen);
+            }
+        }
     }
 
     /// The current generation, if every transaction sees that one.
@@ -141,16 +158,9 @@ impl OpenTable {
     pub(crate) fn seen_by_all(&self) -> Option<&Generation> {
         // In this order: the table is divided before it gets another generation, and stays so until every snapshot sees
         // that. If it was replaced before the flag was loaded, either the flag is set, or it is found to be replaced.
-        let current = self.current();
-        // Acquire: as in `current`.
-        let is_seen = !self.is_divided() && self.current.load(Ordering::Acquire) == current.root.0;
+        let (current, seen) = self.current();
+        let is_seen = !self.is_divided() && self.current.is(seen);
         is_seen.then_some(current)
-    }
-
-    /// Where the root of the current tree is kept.
-    #[inline]
-    pub(crate) fn current_root(&self) -> &AtomicU64 {
-        &self.current
     }
 
     /// Whether transactions may see a generation other than the current one.
@@ -211,8 +221,7 @@ impl OpenTable {
     /// As for [`check`](Self::check), and if the table was cleared since the snapshot was taken.
     pub(crate) fn begin_writing(&self, number: Option<u64>, seen: PageId) -> Result<Writing> {
         // Acquire: see `check`. This also makes the current generation visible that an owner has left.
-        let is_allowed =
-            || !self.is_special.load(Ordering::Acquire) && self.current.load(Ordering::Relaxed) == seen.0;
+        let is_allowed = || !self.is_special.load(Ordering::Acquire) && self.current.last() == seen;
         match self.writers.enter(seen, number.unwrap_or_default(), is_allowed) {
             Some(entry) => Ok(Writing { entry, seen }),
             None => self.begin_writing_beside_owner(number, seen),
@@ -225,8 +234,7 @@ impl OpenTable {
         life.check(&self.name, number)?;
         self.check_seen(&life, seen)?;
         // As long as the entry exists, no other transaction replaces the current generation.
-        let current = self.current().root;
-        let entry = self.writers.enter(current, number.unwrap_or_default(), || true);
+        let entry = self.writers.enter(self.current.last(), number.unwrap_or_default(), || true);
         // The entry is always allowed.
         entry.map(|entry| Writing { entry, seen }).ok_or_else(|| conflict(&self.name, false))
     }
@@ -243,7 +251,7 @@ impl OpenTable {
             // Release: pairs with `check`. A writer that enters a part after the owner has looked at that part sees the
             // flag because of the part's lock.
             self.is_special.store(true, Ordering::Release);
-            let is_changed = self.writers.any(self.current().root, |number| number != owner);
+            let is_changed = self.writers.any(self.current.last(), |number| number != owner);
             if is_changed && !is_planted("vellum", Plant::WritersOverlooked) {
                 return Err(conflict(&self.name, false));
             }
@@ -264,13 +272,12 @@ impl OpenTable {
     pub(crate) fn is_used_by(&self, transaction: u64) -> bool {
         let life = lock(&self.life.0);
         life.owner == Some(transaction)
-            || self.writers.any(self.current().root, |number| number == transaction)
+            || self.writers.any(self.current.last(), |number| number == transaction)
     }
 
     /// Makes sure that the table was not cleared since a snapshot was taken. An owner sees its own generation.
     fn check_seen(&self, life: &Life, seen: PageId) -> Result<()> {
-        // Relaxed: `current` is changed only while the life is locked.
-        let is_current = self.current.load(Ordering::Relaxed) == seen.0;
+        let is_current = self.current.last() == seen;
         if is_current || life.owner.is_some() { Ok(()) } else { Err(conflict(&self.name, true)) }
     }
 
@@ -280,9 +287,9 @@ impl OpenTable {
         self.update(|life| {
             if let Some((root, time)) = replaced {
                 life.replaced = time;
-                // Release, both: pairs with `current`. A thread that finds a number finds its generation.
+                // Release: pairs with `current`. A thread that finds a number finds its generation.
                 self.current_number.store(self.generations.add(root), Ordering::Release);
-                self.current.store(root.0, Ordering::Release);
+                self.current.replace(root);
             }
             life.owner = None;
             life.is_gone |= is_gone;
@@ -331,7 +338,7 @@ impl Life {
 impl Writing {
     /// Whether it is an entry of this table, for this generation.
     pub(crate) fn is_of(&self, open: &OpenTable, seen: PageId) -> bool {
-        self.seen == seen && self.entry.root() == open.current().root
+        self.seen == seen && self.entry.root() == open.current.last()
     }
 }
 

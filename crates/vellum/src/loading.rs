@@ -140,8 +140,6 @@ impl Transaction {
         let (name, _) = self.record_of(table, seen)?;
         self.own(&self.changing(), (&name, &table.open), seen, Fate::Reserved)?;
         self.check_empty(table, seen)?;
-        // Do not reuse the root of an earlier generation: a single operation may be on its way to it, and versions do
-        // not hide what is loaded.
         Ok(TransactionPart { transaction: self, tree: self.new_tree(&table.open)? })
     }
 

@@ -4,16 +4,15 @@ use crate::{
     AsKey, Error, KeyType, Result, Table, Transaction, ValueType, encoding::KeyBuffer, handle::Handle, nested,
 };
 use std::marker::PhantomData;
-use vellum_access::Tree;
-use vellum_base::PageId;
+use vellum_access::{NumberedRoot, Tree};
 use vellum_pool::Pool;
 
 /// The keys of an iterator, in their order, each with its value. Made by [`Table::lookups`] and
 /// [`Transaction::lookups`].
 pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
     handle: &'t Handle,
-    /// The root of the tree in which lookups outside of transactions begin.
-    root: PageId,
+    /// The tree in which lookups outside of transactions begin.
+    seen: NumberedRoot,
     /// How many have begun in trees that it has replaced. They come first.
     former: usize,
     /// The transaction that reads, if any, and the tree that it saw first.
@@ -125,7 +124,8 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>
     fn new(handle: &'t Handle, reader: Option<(&'t Transaction, Tree<'t, Pool>)>, keys: I) -> Self {
         let keys = EncodedKeys { keys, kind: PhantomData };
         let lookups = vellum_access::Lookups::new(handle.pool(), keys, handle.read_depth());
-        Self { handle, root: handle.open.current().root, former: 0, reader, lookups, values: PhantomData }
+        let (_, seen) = handle.open.current();
+        Self { handle, seen, former: 0, reader, lookups, values: PhantomData }
     }
 }
 
@@ -135,13 +135,13 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
     type Item = (I::Item, Result<Option<V::Owned>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { handle, root, former, reader, lookups, .. } = self;
+        let Self { handle, seen, former, reader, lookups, .. } = self;
         nested::check(handle.pool());
         let tree = match reader {
             None => {
                 let tree = handle.tree();
-                if tree.root() != *root {
-                    (*root, *former) = (tree.root(), lookups.begun());
+                if tree.numbered_root() != *seen {
+                    (*seen, *former) = (tree.numbered_root(), lookups.begun());
                 }
                 tree
             }
@@ -155,7 +155,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
             };
             let value = noted.and_then(|()| match value.map_err(|error| handle.refused(error)) {
                 // Its tree may have been replaced before it was read.
-                Ok(_) if reader.is_none() && (*former > 0 || handle.was_replaced(*root)) => {
+                Ok(_) if reader.is_none() && (*former > 0 || handle.was_replaced(*seen)) => {
                     handle.value_if_any::<V>(handle.get(bytes.as_ref())?)
                 }
                 Ok(value) => handle.value_if_any::<V>(value),

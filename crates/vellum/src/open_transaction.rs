@@ -64,9 +64,14 @@ impl OpenTransaction {
     /// # Errors
     /// If its snapshot has been ended, or it is serializable and something it has read was changed.
     pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, CommitError> {
-        self.transaction.commit(self.inner.pool())?;
+        let owned = std::mem::take(&mut *lock(&self.owned));
+        let around = (|| owned.begin_replacing(), || owned.end_owning(&self.inner));
+        if let Err(refused) = self.transaction.commit_around(self.inner.pool(), around) {
+            *lock(&self.owned) = owned;
+            return Err(refused);
+        }
         self.is_ended = true;
-        self.inner.durable.keep_last_change(|| lock(&self.owned).commit(&self.inner));
+        self.inner.durable.keep_last_change(|| owned.doom(&self.inner));
         Ok(self.inner.clone())
     }
 

@@ -90,28 +90,45 @@ impl Owned {
         self.changes.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
     }
 
-    /// The transaction is committed.
-    pub(crate) fn commit(&mut self, inner: &Inner) {
-        if self.changes.is_empty() && self.rest.is_none() {
+    /// The transaction is about to be committed, and nothing can be in the way: whoever reads a tree that it replaces waits for
+    /// the other one.
+    pub(crate) fn begin_replacing(&self) {
+        let is_replaced = |change: &&Change| matches!(change.fate, Fate::Replaced { .. });
+        self.changes.iter().filter(is_replaced).for_each(|change| change.table.current.begin_replacing());
+    }
+
+    /// The transaction has just been committed: its tables get their trees, and no owner.
+    pub(crate) fn end_owning(&self, inner: &Inner) {
+        if self.is_empty() {
             return;
         }
         let time = inner.durable.last_commit();
         // To earlier snapshots the doomed records count as changed.
-        self.let_go(inner, time);
-        let changes = std::mem::take(&mut self.changes);
-        for (index, Change { table, .. }) in changes.iter().enumerate() {
+        let held = self.rest.iter().flat_map(|rest| rest.tables.values());
+        held.for_each(|table| inner.doom_from(table, time));
+        for (index, Change { table, .. }) in self.changes.iter().enumerate() {
             let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
             // All changes of a table become visible at once.
-            if !changes.iter().take(index).any(|other| is_same(&other)) {
-                let is_gone = changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
-                let replaced = changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
-                    Fate::Replaced { new, .. } => Some(new),
-                    Fate::Created | Fate::Reserved | Fate::Dropped => None,
-                });
+            if !self.changes.iter().take(index).any(|other| is_same(&other)) {
+                let is_gone = self.changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
+                let replaced =
+                    self.changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
+                        Fate::Replaced { new, .. } => Some(new),
+                        Fate::Created | Fate::Reserved | Fate::Dropped => None,
+                    });
                 table.end_owning(is_gone, replaced.map(|root| (root, time)));
             }
         }
-        for Change { table, fate, .. } in changes {
+    }
+
+    /// Has freed what the committed transaction has dropped, replaced and taken back.
+    pub(crate) fn doom(mut self, inner: &Inner) {
+        if self.is_empty() {
+            return;
+        }
+        let time = inner.durable.last_commit();
+        self.let_go(inner, time);
+        for Change { table, fate, .. } in self.changes {
             match fate {
                 Fate::Created | Fate::Reserved => {}
                 Fate::Replaced { old, .. } => inner.doom(table, time, Some(old)),
@@ -119,6 +136,10 @@ impl Owned {
             }
         }
         inner.sweep_later();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.rest.is_none()
     }
 
     /// Undoes the changes since a savepoint, or all of them.
@@ -177,7 +198,7 @@ impl Owned {
 
     /// Empties the trees of a table whose creation was undone.
     fn take_back(&mut self, inner: &Inner, table: Arc<OpenTable>) {
-        let first = table.current().root;
+        let first = table.current.last();
         let rest = inner.take_all_empty(&table);
         match rest.filter(|_| inner.empty(first).is_ok()) {
             Some(mut roots) => {

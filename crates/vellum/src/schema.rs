@@ -299,21 +299,18 @@ impl Transaction {
         let changing = self.changing();
         let (old, open) = self.existing(&changing, name)?;
         old.expect_table(name)?;
-        let inner = &self.open.inner;
-        // A covered snapshot is shown the leaf that it had.
-        let empty = (!self.open.transaction.is_covered()).then(|| inner.take_empty(&open)).flatten();
-        let new = match empty {
-            Some(root) => NewTree::of(inner, &open, root),
-            None => self.new_tree(&open)?,
-        };
+        let new = self.new_tree(&open)?;
         self.replace_tree(&changing, (name, &old), new)
     }
 
     /// A new tree for a table that this transaction is about to clear or to load.
     pub(crate) fn new_tree(&self, open: &Arc<OpenTable>) -> Result<NewTree> {
-        match self.root_taken_back(Some(open)) {
-            Some(root) => Ok(NewTree::of(&self.open.inner, open, root)),
-            None => NewTree::create(&self.open.inner, open),
+        let inner = &self.open.inner;
+        // A covered snapshot is shown the leaf that it had.
+        let empty = (!self.open.transaction.is_covered()).then(|| inner.take_empty(open)).flatten();
+        match empty.or_else(|| self.root_taken_back(Some(open))) {
+            Some(root) => Ok(NewTree::of(inner, open, root)),
+            None => NewTree::create(inner, open),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Operations for your own event loop: submit, poll, reap.
 
 use crate::{Answer, Result, Table, Task, nested, shared::Owned};
-use vellum_access::Batch;
-use vellum_base::{Lsn, PageId};
+use vellum_access::{Batch, NumberedRoot};
+use vellum_base::Lsn;
 use vellum_pool::{Pool, PoolError};
 
 /// Operations on a table that are under way while their owner does something else. Made by
@@ -29,8 +29,8 @@ use vellum_pool::{Pool, PoolError};
 pub struct Submissions<'t> {
     table: &'t Table,
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
-    /// The root of the table's tree when the first operation was submitted.
-    began: PageId,
+    /// The table's tree when the first operation was submitted.
+    began: NumberedRoot,
     /// The log record of the last change.
     last_change: Option<Lsn>,
     /// The operations that were done as transactions, because transactions were open.
@@ -42,7 +42,7 @@ impl Table {
     pub fn submissions(&self) -> Submissions<'_> {
         Submissions {
             table: self,
-            began: self.handle.open.current().root,
+            began: self.handle.open.current().1,
             batch: Batch::new(self.handle.pool(), self.handle.read_depth()),
             last_change: None,
             done: Vec::new(),
@@ -66,7 +66,7 @@ impl Submissions<'_> {
         }
         let tree = self.table.handle.tree();
         if self.batch.is_empty() {
-            self.began = tree.root();
+            self.began = tree.numbered_root();
         }
         self.batch.begin(tree, key.as_ref().to_vec(), task, tag);
     }

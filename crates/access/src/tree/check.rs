@@ -113,7 +113,7 @@ impl<P: Pager> Tree<'_, P> {
     /// meanwhile. No thread may change it otherwise.
     pub fn verify_rest(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
         let mut report = TreeReport::default();
-        let mut todo = vec![Expected::root_of_rest(self.root)];
+        let mut todo = vec![Expected::root_of_rest(self.root())];
         while let Some(expected) = todo.pop() {
             if !visit(Extent::page(expected.page)) {
                 continue;
@@ -134,7 +134,7 @@ impl<P: Pager> Tree<'_, P> {
     /// If a page cannot be read or is damaged.
     pub fn shape(&self) -> Result<TreeShape, AccessError> {
         let root_level = self.pager.run(|| {
-            let root = Descent::<P>::begin(self.pager, self.root)?;
+            let root = Descent::<P>::begin(self.pager, self.root())?;
             root.node.validate().map(|()| root.level)
         })?;
         let mut shape = TreeShape { height: root_level as u32 + 1, ..TreeShape::default() };

@@ -23,6 +23,7 @@ mod batch;
 mod bulk;
 mod change;
 mod check;
+mod current;
 mod descend;
 mod hints;
 mod read;
@@ -38,6 +39,7 @@ pub use change::exchange::Held;
 pub use change::relocate::Relocation;
 pub use change::write::{Prepared, WriteMode, Written};
 pub use check::{TreeReport, TreeShape};
+pub use current::{CurrentRoot, NumberedRoot};
 pub use hints::TreeHints;
 pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, CursorPosition, Entry};
@@ -46,8 +48,7 @@ pub use salvage::Salvaged;
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
 use crate::{error::AccessError, isolation::View};
-use std::sync::atomic::Ordering;
-use vellum_base::{PageId, primitive::AtomicU64};
+use vellum_base::PageId;
 use vellum_pool::Pager;
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
@@ -69,12 +70,13 @@ use vellum_pool::Pager;
 /// ```
 pub struct Tree<'p, P> {
     pager: &'p P,
-    root: PageId,
+    /// Its root; the number is of use only if it may be replaced.
+    at: NumberedRoot,
     hints: Option<&'p TreeHints>,
     /// How the tree is seen and changed, if other transactions may see it differently.
     view: Option<View<'p>>,
-    /// The number of the root of the tree that may be changed, if this tree may be replaced by another one.
-    current: Option<&'p AtomicU64>,
+    /// Which tree may be changed, if this tree may be replaced by another one.
+    current: Option<&'p CurrentRoot>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -111,7 +113,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Opens the tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root, hints: None, view: None, current: None }
+        Self { pager, at: NumberedRoot::first(root), hints: None, view: None, current: None }
     }
 
     /// The same tree, with hints that all its handles share. With them, a thread that appends records, to the end of
@@ -131,33 +133,36 @@ impl<'p, P: Pager> Tree<'p, P> {
         Self { view: Some(view), ..self }
     }
 
-    /// The same tree, which may be changed only while `root` holds the number of its root: an operation that comes too
+    /// The same tree, as `seen` in `current`. It may be changed only while it is the current one: an operation that comes too
     /// late is [cancelled](vellum_pool::PoolError::Cancelled), and has changed nothing. So a tree that has been
     /// replaced by another one can be [truncated](Self::truncate). A cursor goes on in the other one.
     #[inline]
     #[must_use]
-    pub fn while_current(self, root: &'p AtomicU64) -> Self {
-        Self { current: Some(root), ..self }
+    pub fn while_current(self, current: &'p CurrentRoot, seen: NumberedRoot) -> Self {
+        Self { current: Some(current), at: seen, ..self }
     }
 
     /// Goes over to the tree that has [replaced](Self::while_current) this one; false if none has.
     #[inline]
     pub(in crate::tree) fn follow(&mut self) -> bool {
-        // Acquire: pairs with the store that replaces the root. A tree is emptied after that, so whoever has read the empty
-        // root finds the other one, whose contents were there before.
-        let current = self.current.map_or(self.root.0, |current| current.load(Ordering::Acquire));
-        let was_replaced = current != self.root.0;
-        if was_replaced {
+        match self.current.filter(|current| !current.is(self.at)) {
             // Hints are those of one tree.
-            (self.root, self.hints) = (PageId(current), None);
+            Some(current) => (self.at, self.hints) = (current.wait(), None),
+            None => return false,
         }
-        was_replaced
+        true
+    }
+
+    /// The root, and which one it was if the tree may be [replaced](Self::while_current).
+    #[inline]
+    pub fn numbered_root(&self) -> NumberedRoot {
+        self.at
     }
 
     /// The page of the root, which never changes.
     #[inline]
     pub fn root(&self) -> PageId {
-        self.root
+        self.at.root()
     }
 }
 

@@ -40,7 +40,7 @@ impl<P: Pager> Tree<'_, P> {
     /// # Errors
     /// The errors of `visit`, which end the walk.
     pub fn salvage<E>(&self, mut visit: impl FnMut(Salvaged<'_>) -> Result<(), E>) -> Result<(), E> {
-        let mut todo = vec![Expected::root(self.root)];
+        let mut todo = vec![Expected::root(self.root())];
         while let Some(expected) = todo.pop() {
             match self.expected_node(&expected) {
                 Ok(bytes) => {

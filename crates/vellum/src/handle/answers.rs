@@ -41,7 +41,7 @@ impl Handle {
             answer => match answer.map_err(|error| self.refused(error)) {
                 // The pool has no room for the value: it is read past the pool.
                 Err(error) if matches!(task, Task::Get) && error.is_about_room() => {
-                    match self.read_whole(self.tree(), key) {
+                    match self.find(|tree| self.read_whole(tree, key)) {
                         Ok(value) => visit(Ok(Owned::Value(value).answer())),
                         Err(error) => visit(Err(error)),
                     }

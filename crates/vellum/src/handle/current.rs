@@ -7,9 +7,7 @@
 
 use super::Handle;
 use crate::Result;
-use std::sync::atomic::Ordering;
-use vellum_access::Tree;
-use vellum_base::PageId;
+use vellum_access::{NumberedRoot, Tree};
 use vellum_pool::Pool;
 
 impl Handle {
@@ -20,21 +18,18 @@ impl Handle {
         mut read: impl FnMut(Tree<'h, Pool>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         loop {
-            let tree = self.tree();
-            match read(tree) {
-                Ok(_) if self.was_replaced(tree.root()) => {}
+            let seen = self.open.current.word();
+            match read(self.tree()) {
+                Ok(_) if self.was_replaced(seen) => {}
                 found => return found,
             }
         }
     }
 
-    /// Whether the tree with this root is no longer the current one. What is read in a tree that was emptied for this reason
-    /// makes it known.
+    /// Whether this tree is no longer the current one, or is just being replaced.
     #[inline]
-    pub(crate) fn was_replaced(&self, root: PageId) -> bool {
-        // Acquire: pairs with the store that replaces the root. That comes before the root is emptied, and whoever has read the
-        // empty root has seen that.
-        self.open.current_root().load(Ordering::Acquire) != root.0
+    pub(crate) fn was_replaced(&self, seen: NumberedRoot) -> bool {
+        !self.open.current.is(seen)
     }
 
     /// [`multi_get_by`](Self::multi_get_by) of the tree that is the current one.
@@ -43,10 +38,9 @@ impl Handle {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        let tree = self.tree();
-        let root = tree.root();
-        self.multi_get_by(tree, keys, |index, value| {
-            if self.was_replaced(root)
+        let seen = self.open.current.word();
+        self.multi_get_by(self.tree(), keys, |index, value| {
+            if self.was_replaced(seen)
                 && value.is_ok()
                 && let Some(key) = keys.get(index)
             {
@@ -70,10 +64,9 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn get_into_inlined(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
         // Not that of the tree, which would have to be kept while it is read. If the tree is a later one, it is read again.
-        // Relaxed: a later load of it finds no earlier root, and none is ever the current one again.
-        let root = PageId(self.open.current_root().load(Ordering::Relaxed));
+        let seen = self.open.current.word();
         match self.get_into_by(self.tree(), key, target) {
-            Ok(_) if self.was_replaced(root) => self.get_into_next(key, target),
+            Ok(_) if self.was_replaced(seen) => self.get_into_next(key, target),
             found => found,
         }
     }
@@ -159,6 +152,21 @@ mod tests {
         });
         assert_eq!(found.unwrap(), Some(vec![7; 100]));
         assert_eq!(roots.len(), 4, "the former trees were empty");
+        // A root that is the current one again is that of another tree.
+        let root = table.handle.tree().root();
+        let mut times = 0;
+        let found = table.handle.find(|tree| {
+            times += 1;
+            if times > 1 {
+                return Ok(tree.get(&key)?);
+            }
+            replace();
+            let found = tree.get(&key)?;
+            (0..10).take_while(|_| table.handle.tree().root() != root).for_each(|_| replace());
+            assert!(found.is_none() && table.handle.tree().root() == root);
+            Ok(found)
+        });
+        assert_eq!((found.unwrap(), times), (Some(vec![7; 100]), 2));
         // What is not there is looked for once.
         let mut times = 0;
         let found = table.handle.find(|tree| {

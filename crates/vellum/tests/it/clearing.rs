@@ -511,7 +511,9 @@ fn the_roots_of_former_trees_are_free_when_the_last_handle_goes() {
         drop(database.create_table(NUMBERS).unwrap());
         let before = pages(&database);
         let mut numbers = database.table(NUMBERS).unwrap();
+        let mut snapshots = Vec::new();
         for round in 1..=20 {
+            snapshots.push(database.begin().unwrap());
             // A second handle does not go last.
             let second = database.table(NUMBERS).unwrap();
             let transaction = database.begin().unwrap();
@@ -520,8 +522,12 @@ fn the_roots_of_former_trees_are_free_when_the_last_handle_goes() {
             transaction.commit().unwrap();
             drop(std::mem::replace(&mut numbers, second));
             database.run(|transaction| transaction.put(&other, "a", "c")).unwrap();
-            assert!(pages(&database) > before + round, "they cannot be used again");
+            assert!(
+                pages(&database) > before + round,
+                "they are not used again as long as snapshots see them"
+            );
         }
+        drop(snapshots);
         let transaction = database.begin().unwrap();
         transaction.put(&numbers, 2, "stored").unwrap();
         if ends_later {
@@ -536,4 +542,32 @@ fn the_roots_of_former_trees_are_free_when_the_last_handle_goes() {
         assert_eq!(pages(&database), before, "{ends_later}");
         assert_clean(&database);
     }
+}
+
+#[test]
+fn tables_that_are_loaded_again_and_again_need_no_more_roots() {
+    let (_disk, database) = database(9, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    let after = |rounds: u32| {
+        for round in 0..rounds {
+            let transaction = database.begin().unwrap();
+            if round % 3 < 2 {
+                // What nobody is to see: it goes with the tree.
+                transaction.put(&numbers, 7, "never").unwrap();
+            }
+            transaction.clear_table("numbers").unwrap();
+            if round % 4 < 3 {
+                transaction.bulk_load(&numbers, (0..100).map(|key| (key, "loaded"))).unwrap();
+            }
+            if round % 5 == 4 {
+                transaction.rollback().unwrap();
+            } else {
+                transaction.commit().unwrap();
+            }
+        }
+        pages(&database)
+    };
+    let (first, later) = (after(12), after(120));
+    assert!(later <= first + 1, "{first} pages after 12 rounds, {later} after 132");
+    assert_clean(&database);
 }

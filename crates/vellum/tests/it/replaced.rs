@@ -231,6 +231,58 @@ fn reads_under_way_show_nothing_that_was_never_committed() {
     }
 }
 
+/// Threads that read meanwhile, while commits wait for pages.
+#[test]
+fn threads_see_nothing_that_was_never_committed() {
+    let disk = SimulatedDisk::new(7);
+    let options = options().pool_bytes(96 * 4096);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    let name = TableName::<u64, [u8]>::new("table");
+    let table = database.create_table(name).unwrap();
+    table.bulk_load((0..KEYS).map(|key| (key, [1; 100]))).unwrap();
+    disk.set_faults(Faults { delay_max: Duration::from_micros(300), ..Faults::default() });
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers = [0_u64, 1, 2].map(|reader| {
+            let (table, is_over) = (&table, &is_over);
+            scope.spawn(move || {
+                let mut never = BTreeMap::new();
+                for turn in reader.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = turn * 7919 % KEYS;
+                    let (way, found) = match turn % 6 {
+                        0 => ("get", table.get(key).unwrap()),
+                        1 => ("multi_get", table.multi_get(&[key, 1]).swap_remove(0).unwrap()),
+                        2 => ("lookups", table.lookups([key]).next().unwrap().1.unwrap()),
+                        3 => ("get_async", block_on(table.get_async(key)).unwrap()),
+                        4 => ("range", table.range(key..).unwrap().next().map(|entry| entry.unwrap().1)),
+                        _ => ("first", table.first().unwrap().map(|entry| entry.1)),
+                    };
+                    if found.is_none_or(|found| found[0] == 99) {
+                        *never.entry(way).or_insert(0) += 1;
+                    }
+                }
+                never
+            })
+        });
+        for round in 0..40 {
+            let transaction = database.begin().unwrap();
+            (0..KEYS).for_each(|key| _ = transaction.put(&table, key, [99; 100]).unwrap());
+            transaction.clear_table("table").unwrap();
+            transaction.bulk_load(&table, (0..KEYS).map(|key| (key, [round; 100]))).unwrap();
+            transaction.commit().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for never in readers.map(|reader| reader.join().unwrap()) {
+            assert!(never.is_empty(), "{never:?}");
+        }
+    });
+    disk.heal();
+    assert_clean(&database);
+}
+
 /// A cursor reads them again when it comes to them.
 #[test]
 fn large_values_are_looked_up_in_what_has_replaced_their_tree() {

@@ -83,7 +83,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
         let (key, task) = (key.as_ref(), task.by_ref());
         let (leaf, found) = match &mut self.state {
             State::Descending(descent) => {
-                let root = self.tree.root;
+                let root = self.tree.root();
                 let Some(leaf) = descent.advance(pager, root, key, &mut results.fetches)? else {
                     return Ok(None);
                 };

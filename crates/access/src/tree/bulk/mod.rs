@@ -67,7 +67,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let fill_percent = fill_percent.clamp(50, 100);
         Ok(BulkLoad {
             tree: *self,
-            pages: NodeStream::begin(self.pager, self.root)?,
+            pages: NodeStream::begin(self.pager, self.root())?,
             leaf: LeafBuilder::new(fill_percent),
             fetched_from: NODE_BYTES,
             inner: Vec::new(),
@@ -203,7 +203,7 @@ impl<P: Pager> BulkLoad<'_, P> {
     }
 
     fn append(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<(), AccessError> {
-        let root = self.tree.root;
+        let root = self.tree.root();
         let refused = |error| not_a_node(root, error);
         if !self.leaf.push(key, value, kind).map_err(refused)? {
             self.close_leaf(key).inspect_err(|_| self.failed = true)?;
@@ -253,12 +253,12 @@ impl<P: Pager> BulkLoad<'_, P> {
         loop {
             if index == self.inner.len() {
                 let level = u8::try_from(index + 1)
-                    .map_err(|_| PoolError::contents(self.tree.root, "the tree is too high"))?;
+                    .map_err(|_| PoolError::contents(self.tree.root(), "the tree is too high"))?;
                 self.inner.push(InnerBuilder::new(level, self.fill_percent));
             }
             let Some(builder) = self.inner.get_mut(index) else { return Ok(()) };
             let Err(refused) = builder.push(child, separator) else { return Ok(()) };
-            let empty = || PoolError::contents(self.tree.root, "a node without children");
+            let empty = || PoolError::contents(self.tree.root(), "a node without children");
             let plan = builder.plan().ok_or_else(empty)?;
             let page = self.pages.append(|page| builder.write(&plan, page))?;
             let fence = builder.take(plan);
@@ -271,7 +271,7 @@ impl<P: Pager> BulkLoad<'_, P> {
 
     /// Writes the last node of each level except the highest, and returns the contents of the highest.
     fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
-        let root = self.tree.root;
+        let root = self.tree.root();
         let refused = |error| not_a_node(root, error);
         let mut top = vec![0; NODE_BYTES];
         let plan = self.leaf.plan(None);
@@ -302,7 +302,7 @@ impl<P: Pager> BulkLoad<'_, P> {
 impl<'p, P: Pager> Tree<'p, P> {
     /// The root, if the tree is empty.
     fn empty_root(&self) -> Result<Option<P::Optimistic<'p>>, Interrupt> {
-        let root = self.pager.root(self.root)?;
+        let root = self.pager.root(self.root())?;
         self.level_of(&root, None)?;
         let empty = is_empty(NodeView::new(root.bytes()));
         root.validate().map(|()| empty.then_some(root))
@@ -323,7 +323,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let is_leaf = NodeView::new(top).is_leaf();
         let viewed = if is_leaf { *self } else { Self { view: None, ..*self } };
         if is_leaf && self.view.is_some() && PageHeader::read(root.page()).lsn < self.pager.kept_from() {
-            self.pager.keep_page(self.root, top);
+            self.pager.keep_page(self.root(), top);
         }
         let mut change = viewed.change((root, (group, pages)))?;
         let AtomicChange { pages: (root, _), recording, .. } = &mut change;

@@ -27,7 +27,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         match &self.view {
             None => Ok(Ok(())),
             // The code out of line gets copies, so that the guard stays in registers if there is no view.
-            Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), intent),
+            Some(view) => claim_by(view, (self.root(), leaf.id()), leaf.page(), (key, index), intent),
         }
     }
 
@@ -60,7 +60,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         match &self.view {
             Some(view) => {
                 let lsn = Lsn(leaf.bytes().u64_at(LSN_AT));
-                if view.is_settled(lsn) { Ok(()) } else { view.isolation.check(self.root, key, lsn) }
+                if view.is_settled(lsn) { Ok(()) } else { view.isolation.check(self.root(), key, lsn) }
             }
             _ => Ok(()),
         }
@@ -86,11 +86,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub(in crate::tree) fn denied(&self, claim: Claim, key: &[u8]) -> AccessError {
         match claim {
             Claim::Conflict { committed } => {
-                AccessError::Conflict { tree: self.root, key: key.to_vec(), committed }
+                AccessError::Conflict { tree: self.root(), key: key.to_vec(), committed }
             }
             Claim::Ended => PoolError::Cancelled.into(),
             Claim::Failed(error) => (*error).into(),
-            Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root, key: key.to_vec() },
+            Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root(), key: key.to_vec() },
         }
     }
 }

@@ -44,7 +44,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.pager.admit_changes()?;
         let (extents, result) = self.extents();
         let mut group = RecordGroup::begin(self.pager);
-        group.free(self.root, extents)?;
+        group.free(self.root(), extents)?;
         group.end();
         result
     }
@@ -59,7 +59,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         // Nothing is latched or allocated before the first record.
         self.pager.admit_changes()?;
         let (extents, result) = self.extents();
-        group.free(self.root, extents)?;
+        group.free(self.root(), extents)?;
         result
     }
 
@@ -74,9 +74,9 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// nothing has happened.
     pub fn free_end(&self) -> Result<bool, AccessError> {
         self.pager.admit_changes()?;
-        let Some(mut cut) = self.last_cut((self.root, None), &mut 0)? else { return Ok(false) };
+        let Some(mut cut) = self.last_cut((self.root(), None), &mut 0)? else { return Ok(false) };
         let mut group = RecordGroup::begin(self.pager);
-        group.free(self.root, std::mem::take(&mut cut.extents))?;
+        group.free(self.root(), std::mem::take(&mut cut.extents))?;
         self.pager.run(|| self.try_cut(&cut, &mut group))?;
         Ok(true)
     }
@@ -146,7 +146,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     fn try_move_to(&self, other: &Self) -> Result<(), Interrupt> {
-        let (from, to) = (self.pager.root(self.root)?, self.pager.root(other.root)?);
+        let (from, to) = (self.pager.root(self.root())?, self.pager.root(other.root())?);
         let (from, to) = (Latched::latch(from)?, Latched::latch(to)?);
         if !to.view().is_leaf() || to.view().count() > 0 {
             return Err(damaged(to.id(), "an empty tree should be here"));
@@ -170,7 +170,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// If the root cannot be read.
     pub fn is_small(&self) -> Result<bool, AccessError> {
-        let root = self.sound_node(self.root, None)?;
+        let root = self.sound_node(self.root(), None)?;
         Ok(NodeView::new(&root[..]).level() < 2)
     }
 
@@ -183,17 +183,17 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.pager.admit_changes()?;
         let (mut extents, found) = self.extents();
         found?;
-        extents.retain(|(extent, _)| extent.head != self.root);
+        extents.retain(|(extent, _)| extent.head != self.root());
         let mut group = RecordGroup::begin(self.pager);
-        group.free(self.root, extents)?;
+        group.free(self.root(), extents)?;
         let mut empty = [0; NODE_BYTES];
         NodeMut::init(&mut empty, 0, None, None, PageId(0))
-            .map_err(|error| PoolError::contents(self.root, error.to_string()))?;
+            .map_err(|error| PoolError::contents(self.root(), error.to_string()))?;
         Ok(self.pager.run(|| self.try_replace_root(&empty, &mut group))?)
     }
 
     fn try_replace_root(&self, image: &[u8], group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
-        let root = Latched::latch(self.pager.root(self.root)?)?;
+        let root = Latched::latch(self.pager.root(self.root())?)?;
         // The root is released first, so no thread reaches pages that are freed after that.
         let mut change = self.change((root, group))?;
         let AtomicChange { pages: (root, _), recording, .. } = &mut change;
@@ -207,7 +207,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// a thread that finds an extent freed also finds that what has led it there has changed. If a page cannot be read,
     /// the extents below it are missing, and the first such error is returned.
     fn extents(&self) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
-        self.extents_from(self.root, None)
+        self.extents_from(self.root(), None)
     }
 
     /// [`extents`](Self::extents) from a node on, of which the level may be known.

@@ -74,7 +74,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 None => newest.split(key, 0, key, value.bytes.len())?,
             }
         }
-        Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
+        Err(PoolError::contents(self.root(), "splitting its leaves makes no room in them").into())
     }
 
     /// The tree as the thread that ends the group changes it: outside transactions, without claims. It has a view,

@@ -16,7 +16,6 @@ pub(super) mod write;
 
 use crate::gateway::{AtomicChange, PageSet};
 use crate::tree::Tree;
-use vellum_base::primitive::Ordering;
 use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -40,9 +39,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// If it has been replaced.
     #[inline(always)]
     pub(in crate::tree) fn check_root(&self) -> Result<(), Interrupt> {
-        // Relaxed: a thread that truncates the tree stores another root before it latches any page of it. Pages latched
-        // later are refused, and that thread sees the changes of pages latched before.
-        if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
+        if self.current.is_some_and(|current| !current.is_latched(self.at)) {
             return Err(PoolError::Cancelled.into());
         }
         Ok(())
@@ -56,6 +53,6 @@ impl<'p, P: Pager> Tree<'p, P> {
         pages: S,
         needs_lsn: bool,
     ) -> AtomicChange<'p, P, S> {
-        AtomicChange::new(self.pager, self.root, pages, self.view.is_some(), needs_lsn)
+        AtomicChange::new(self.pager, self.root(), pages, self.view.is_some(), needs_lsn)
     }
 }

@@ -58,7 +58,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 }
                 let here = upper.as_deref().map_or(Towards::Last, Towards::Key);
                 let relocation = match page >= limit {
-                    true if page == self.root => Relocation::Stays,
+                    true if page == self.root() => Relocation::Stays,
                     true => self.move_node((here, level), page, limit).map_err(AccessError::from)?,
                     false => Relocation::Seen,
                 };
@@ -69,7 +69,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 if !go_on(relocation)? {
                     return Ok(false);
                 }
-                if page == self.root {
+                if page == self.root() {
                     return Ok(true);
                 }
                 match upper {

@@ -50,7 +50,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                     return Ok(());
                 }
                 Divided::ParentFull { separator } => self.divide(key, level + 1, &separator, 0, highest)?,
-                Divided::TooHigh => return Err(AccessError::TreeTooHigh { tree: self.root }),
+                Divided::TooHigh => return Err(AccessError::TreeTooHigh { tree: self.root() }),
             }
         }
     }

@@ -316,7 +316,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
             placed = self.try_place(key, value, kind, mode);
         }
-        Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
+        Err(PoolError::contents(self.root(), "splitting its leaves makes no room in them").into())
     }
 
     /// Puts a record into the leaf that covers its key.

@@ -28,11 +28,11 @@ type Fences = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
     pub fn whole(&mut self) {
-        if !(self.visit)(Extent::page(self.tree.root)) {
+        if !(self.visit)(Extent::page(self.tree.root())) {
             return;
         }
         let level = self.tree.pager.run(|| {
-            let root = Descent::<P>::begin(self.tree.pager, self.tree.root)?;
+            let root = Descent::<P>::begin(self.tree.pager, self.tree.root())?;
             root.node.validate().map(|()| root.level)
         });
         match level {
@@ -76,7 +76,7 @@ impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
         let (lower, upper) = view.fences();
         // One that begins before has been read, and has since absorbed its neighbour.
         let is_new = lower == from;
-        if is_new && page != self.tree.root && !(self.visit)(Extent::page(page)) {
+        if is_new && page != self.tree.root() && !(self.visit)(Extent::page(page)) {
             return upper;
         }
         self.report.shape.height = self.report.shape.height.max(u32::from(view.level()) + 1);

@@ -13,7 +13,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The leaf that covers `key`.
     #[inline(always)]
     pub(in crate::tree) fn leaf(&self, key: &[u8]) -> Result<P::Optimistic<'p>, Interrupt> {
-        let mut descent = Descent::<P>::begin(self.pager, self.root)?;
+        let mut descent = Descent::<P>::begin(self.pager, self.root())?;
         while descent.level > 0 {
             descent.step(self.pager, Towards::Key(key), Approach::Direct)?;
         }
@@ -30,7 +30,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         approach: Approach,
         goes_on: Option<Direction>,
     ) -> Result<Option<Place<'p, P>>, Interrupt> {
-        let mut descent = Descent::<P>::begin(self.pager, self.root)?;
+        let mut descent = Descent::<P>::begin(self.pager, self.root())?;
         let mut parent = None;
         if descent.level < level {
             descent.node.validate()?;
@@ -61,7 +61,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Place<'p, P>, Interrupt> {
         // Every tree has leaves.
         let place = self.node_at(towards, 0, approach, goes_on)?;
-        place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
+        place.ok_or_else(|| damaged(self.root(), "the root of a tree should be here"))
     }
 
     /// The leaf to which `parent` refers at `place`.

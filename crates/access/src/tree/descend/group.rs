@@ -30,7 +30,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if items.iter().any(|item| check_key(key(item)).is_err()) {
             return None;
         }
-        let root = Descent::<P>::begin(self.pager, self.root).ok()?;
+        let root = Descent::<P>::begin(self.pager, self.root()).ok()?;
         // All are at the same level, which is therefore kept only once.
         let mut nodes = [root.node; GROUP_SIZE];
         let mut places = [root.place; GROUP_SIZE];

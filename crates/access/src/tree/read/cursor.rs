@@ -592,7 +592,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     #[cold]
     fn damaged(&self) -> AccessError {
-        let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
+        let page = self.place.as_ref().map_or(self.tree.root(), |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
     }
 }

@@ -177,7 +177,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// What the view sees of a record. The caller validates the record's leaf afterwards.
     pub(in crate::tree) fn seen(&self, key: &[u8]) -> Result<Seen, PoolError> {
-        self.view.as_ref().map_or(Ok(Seen::Leaf), |view| view.isolation.seen(self.root, key))
+        self.view.as_ref().map_or(Ok(Seen::Leaf), |view| view.isolation.seen(self.root(), key))
     }
 }
 

@@ -208,7 +208,7 @@ pub(super) fn resolve<'p, P: Pager>(
     leaf.copy_all(NodeView::new(node.bytes()));
     // So that the view is asked for keys, and not for a mixture of what the leaf held at several moments.
     node.validate()?;
-    let of = |view| SeenLeaf::of(view, tree.root, leaf, wanted);
+    let of = |view| SeenLeaf::of(view, tree.root(), leaf, wanted);
     let seen = tree.view.as_ref().map(of).transpose()?.unwrap_or_default();
     if tree.is_ended() {
         return Err(PoolError::Cancelled.into());
