@@ -124,7 +124,7 @@ mod tests {
         assert!(current.load().is_none() && !current.is(first) && !current.is_latched(first));
         assert_eq!(current.last(), last);
         for round in 0..1_u64 << 23 {
-            assert_eq!(current.is(first), false, "round {round}");
+            assert!(!current.is(first), "round {round}");
             current.replace(if round % 2 == 0 { PageId(7) } else { last });
             assert_eq!(current.wait().root(), if round % 2 == 0 { PageId(7) } else { last });
         }
