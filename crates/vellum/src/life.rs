@@ -35,7 +35,7 @@ use crate::{
 };
 use std::sync::{Arc, OnceLock};
 use vellum_access::{CurrentRoot, NumberedRoot};
-use vellum_base::primitive::{AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Instant, Mutex, Ordering, spin_loop};
 use vellum_base::{Apart, PageId, plant::is_planted};
 use vellum_objects::HeapState;
 
@@ -150,6 +150,7 @@ impl OpenTable {
             if generation.root == seen.root() {
                 return (generation, seen);
             }
+            spin_loop();
         }
     }
 
@@ -471,6 +472,63 @@ mod tests {
         };
         shuttle::check_random(read, 3000);
         shuttle::check_pct(read, 3000, 3);
+    }
+
+    /// A read outside of transactions. One transaction has stored something in the tree, and replaces it; the next one loads into
+    /// the first root. Returns what the read finds: what was committed first, second or last.
+    fn read_beside_replacements() -> u64 {
+        /// What is never to be seen.
+        const NEVER: u64 = 99;
+        let (first, other) = (PageId(5), PageId(6));
+        let table = table_at(first);
+        let (in_first, is_committed) = (AtomicUsize::new(1), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    let (generation, seen) = table.current();
+                    let found = match in_first.load(Ordering::Acquire) as u64 {
+                        _ if generation.root == other => 2,
+                        1 if is_committed.load(Ordering::Acquire) => NEVER,
+                        found => found,
+                    };
+                    if table.current.is(seen) {
+                        return found;
+                    }
+                }
+            });
+            scope.spawn(|| {
+                table.begin_owning(8, (first, true)).unwrap();
+                table.add_generation(other, 1);
+                table.current.begin_replacing();
+                is_committed.store(true, Ordering::Release);
+                table.end_owning(false, Some((other, 1)));
+                in_first.store(0, Ordering::Release);
+                table.begin_owning(9, (other, true)).unwrap();
+                in_first.store(3, Ordering::Release);
+                table.current.begin_replacing();
+                table.end_owning(false, Some((first, 2)));
+            });
+            let found = reader.join().unwrap();
+            assert!((1..=3).contains(&found), "{found}");
+            found
+        })
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn a_read_finds_what_was_committed() {
+        let found: u64 = (0..2000).map(|_| read_beside_replacements()).sum();
+        assert!(found < 6000, "not always the last");
+    }
+
+    #[cfg(shuttle)]
+    #[test]
+    fn a_read_finds_what_was_committed_however_threads_meet() {
+        let read = || {
+            read_beside_replacements();
+        };
+        shuttle::check_random(read, 5000);
+        shuttle::check_pct(read, 5000, 3);
     }
 
     #[cfg(not(shuttle))]
