@@ -36,7 +36,7 @@ pub(crate) fn cold(file: &SimulatedFile) -> (Database, Table) {
 }
 
 /// The simplest runtime there is: a thread that sleeps until it is woken.
-struct Unpark(thread::Thread);
+pub(crate) struct Unpark(pub(crate) thread::Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {

@@ -1,10 +1,12 @@
 //! Every request that reads or changes tables, in any order, compared with a model that knows all versions.
 //!
 //! One thread interleaves transactions, single operations and changes of tables, from a seed. What is under way over several
-//! steps (iterators, cursors, lookups, readers, submissions) is held by a nested call, while the steps within it do anything
-//! else. `VELLUM_SEED` repeats a seed, `VELLUM_STEPS` ends it early, `VELLUM_SEEDS` and `VELLUM_FIRST_SEED` run others.
+//! steps (iterators, cursors, lookups, readers, submissions, futures) is held by a nested call, while the steps within it do
+//! anything else. `VELLUM_SEED` repeats a seed, `VELLUM_STEPS` ends it early, `VELLUM_SEEDS` and `VELLUM_FIRST_SEED` run
+//! others. What the database's own threads do for futures may happen at other moments when a seed is repeated.
 
 mod changes;
+mod futures;
 mod held;
 mod many;
 mod model;
@@ -16,7 +18,12 @@ mod tables;
 use crate::support::{assert_clean, options};
 use model::{Clash, Entries, Id, Key, Model, Number, Saved, Value, short};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    rc::Rc,
+    sync::Arc,
+};
 use vellum::{Database, Durability, ErrorKind, Options, Savepoint, Table, Transaction};
 use vellum_vm::SimulatedDisk;
 
@@ -77,6 +84,10 @@ struct Run {
     next_value: u64,
     pool_bytes: usize,
     compactions: u32,
+    /// The tables that futures are changing: nothing else uses them.
+    unsettled: BTreeSet<Id>,
+    /// Whether futures were dropped, for which the database may still be doing something.
+    has_cancelled: bool,
     steps: u64,
     steps_max: u64,
 }
@@ -128,6 +139,8 @@ impl Run {
             next_value: 0,
             pool_bytes,
             compactions: 0,
+            unsettled: BTreeSet::new(),
+            has_cancelled: false,
             steps: 0,
         }
     }
@@ -181,7 +194,7 @@ impl Run {
     /// Any table, and who reads or changes it. None if nobody can.
     fn draw(&mut self) -> Option<(Source, Id, Handle)> {
         let source = self.draw_source();
-        let tables: Vec<Id> = match source.number {
+        let mut tables: Vec<Id> = match source.number {
             Some(number) => {
                 let seen = self.model.open[&number].view.tables.keys().copied();
                 seen.filter(|table| self.tables.get(table).is_some_and(|handle| !handle.is_plain)).collect()
@@ -195,6 +208,7 @@ impl Run {
                 .filter(|table| self.tables.contains_key(table))
                 .collect(),
         };
+        tables.retain(|table| !self.unsettled.contains(table));
         let table = *tables.get(self.random.random_range(0..tables.len().max(1)))?;
         Some((source, table, self.tables[&table].clone()))
     }

@@ -15,11 +15,14 @@ impl Run {
     pub fn hold(&mut self) {
         let Some((source, table, handle)) = self.draw() else { return };
         self.depth += 1;
-        match self.random.random_range(0..7) {
+        match self.random.random_range(0..11) {
             0 | 1 => self.hold_entries(&source, table, &handle),
             2 | 3 => self.hold_cursor(&source, table, &handle),
             4 => self.hold_lookups(&source, table, &handle),
             5 => self.hold_reader(&source, table, &handle),
+            6 | 7 => self.hold_gets(&source, table, &handle),
+            8 | 9 if source.number.is_some() => self.hold_own_changes(&source, table, &handle),
+            8 | 9 => self.hold_changes(table, &handle),
             _ => self.hold_submissions(&source, table, &handle),
         }
         self.depth -= 1;
@@ -29,7 +32,7 @@ impl Run {
     }
 
     /// Other steps. Whether what is held may go on.
-    fn go_on(&mut self, source: &Source, table: Id, watch: &mut Watch) -> bool {
+    pub fn go_on(&mut self, source: &Source, table: Id, watch: &mut Watch) -> bool {
         let past = self.model.past_count();
         for _ in 0..self.random.random_range(0..4) {
             self.step();

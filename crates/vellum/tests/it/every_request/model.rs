@@ -61,6 +61,8 @@ pub struct Open {
     changed: BTreeSet<(Id, Key)>,
     /// The records that belong to it.
     held: BTreeSet<(Id, Key)>,
+    /// Those that may belong to it.
+    perhaps_held: BTreeSet<(Id, Key)>,
     /// The tables of which it has changed records.
     writes: BTreeSet<Id>,
     /// The tables that it has created, cleared, loaded or dropped.
@@ -87,7 +89,7 @@ pub struct Saved {
 
 #[derive(Default)]
 pub struct Model {
-    /// The number of the last commit.
+    /// The number of the last commit or beginning.
     now: u64,
     /// What was committed.
     pub view: View,
@@ -105,6 +107,8 @@ pub struct Model {
 
 impl Model {
     pub fn begin(&mut self, number: Number, is_serializable: bool) {
+        // No two have begun at once.
+        self.now += 1;
         let open = Open {
             begun: self.now,
             is_serializable,
@@ -112,6 +116,7 @@ impl Model {
             view: self.view.clone(),
             changed: BTreeSet::new(),
             held: BTreeSet::new(),
+            perhaps_held: BTreeSet::new(),
             writes: BTreeSet::new(),
             owned: BTreeSet::new(),
             replaced: BTreeSet::new(),
@@ -151,7 +156,7 @@ impl Model {
             if other.changed.contains(&record) || touch != Touch::Check && other.held.contains(&record) {
                 return Clash::Certain;
             }
-            if other.held.contains(&record) {
+            if other.held.contains(&record) || other.perhaps_held.contains(&record) {
                 clash = Clash::Maybe;
             }
         }
@@ -216,6 +221,12 @@ impl Model {
         }
     }
 
+    /// A transaction may have kept a record for itself.
+    pub fn perhaps_hold(&mut self, number: Number, table: Id, key: &[u8]) {
+        let open = self.open.get_mut(&number).unwrap();
+        open.perhaps_held.insert((table, key.to_vec()));
+    }
+
     /// A single operation has changed these records.
     pub fn change(&mut self, table: Id, changes: &[(Key, Option<Value>)]) {
         self.now += 1;
@@ -225,6 +236,29 @@ impl Model {
             self.changed.entry(table).or_default().insert(key.clone(), self.now);
         }
         self.note_past(table);
+    }
+
+    /// A single operation has changed a record before these transactions began, and after all others that are open.
+    pub fn change_since(&mut self, table: Id, key: &Key, value: Option<&Value>, seen_by: &[Number]) {
+        self.change(table, &[(key.clone(), value.cloned())]);
+        let first = seen_by.iter().map(|number| self.open[number].begun).min();
+        let commit = first.unwrap_or(self.now);
+        self.changed.entry(table).or_default().insert(key.clone(), commit);
+        for number in seen_by {
+            let open = self.open.get_mut(number).unwrap();
+            set(Rc::make_mut(open.view.tables.get_mut(&table).unwrap()), key, value.cloned());
+        }
+    }
+
+    /// The number of the last commit or beginning.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The transactions that have begun since, in this order.
+    pub fn begun_since(&self, time: u64) -> Vec<Number> {
+        let since = self.open.iter().filter(|(_, open)| open.begun > time);
+        since.map(|(number, _)| *number).collect()
     }
 
     /// Notes what a table holds now.
@@ -390,6 +424,9 @@ impl Model {
                 if open.changed.contains(record) { &mut self.changed } else { &mut self.perhaps_changed };
             commits.entry(record.0).or_default().insert(record.1.clone(), self.now);
         }
+        for (table, key) in &open.perhaps_held {
+            self.perhaps_changed.entry(*table).or_default().insert(key.clone(), self.now);
+        }
         for (table, key) in &open.changed {
             if *table == CATALOG {
                 let name = std::str::from_utf8(key).unwrap();
@@ -488,6 +525,16 @@ impl Watch {
     /// Whether a record had this value at some moment.
     pub fn had(&self, key: &[u8], value: Option<&[u8]>) -> bool {
         self.0.iter().any(|entries| entries.get(key).map(|value| &value[..]) == value)
+    }
+
+    /// The same since this moment.
+    pub fn had_since(&self, since: usize, key: &[u8], value: Option<&[u8]>) -> bool {
+        self.0[since..].iter().any(|entries| entries.get(key).map(|value| &value[..]) == value)
+    }
+
+    /// How many moments there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether something was so at each moment.

@@ -5,7 +5,13 @@ use super::{
     model::{CATALOG, Clash, Entries, Id, Touch},
 };
 use rand::RngExt;
-use std::{collections::BTreeSet, ops::Bound, rc::Rc, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    ops::Bound,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use vellum::{
     Database, Error, ErrorKind, IsolationLevel, Table, TableName, TableOptions, TransactionOptions,
 };
@@ -165,9 +171,11 @@ impl Run {
             return self.load(&source);
         }
         let Some(number) = source.number else { return };
-        let names: Vec<(String, Id)> =
+        let mut names: Vec<(String, Id)> =
             self.model.open[&number].view.names.iter().map(|(name, id)| (name.clone(), *id)).collect();
-        if names.len() < 2 || names.len() < 5 && self.random.random_ratio(1, 6) {
+        let count = names.len();
+        names.retain(|(_, table)| !self.unsettled.contains(table));
+        if names.is_empty() || count < 2 || count < 5 && self.random.random_ratio(1, 6) {
             return self.create(&source);
         }
         let (name, table) = names[self.random.random_range(0..names.len())].clone();
@@ -270,7 +278,9 @@ impl Run {
         let Some(number) = source.number else { return self.load_outside() };
         let transaction = source.transaction.as_ref().unwrap();
         let open = &self.model.open[&number];
-        let may = |id: &Id| !self.tables[id].is_plain || open.created.contains(id);
+        let may = |id: &Id| {
+            !self.unsettled.contains(id) && (!self.tables[id].is_plain || open.created.contains(id))
+        };
         let seen = open.view.names.iter().filter(|(_, id)| may(id));
         let seen: Vec<(String, Id)> = seen.map(|(name, id)| (name.clone(), *id)).collect();
         let empty: Vec<_> = seen.iter().filter(|(_, id)| open.view.tables[id].is_empty()).collect();
@@ -310,7 +320,8 @@ impl Run {
 
     fn load_outside(&mut self) {
         let view = &self.model.view;
-        let empty: Vec<Id> = view.tables.keys().copied().filter(|id| view.tables[id].is_empty()).collect();
+        let may = |id: &Id| view.tables[id].is_empty() && !self.unsettled.contains(id);
+        let empty: Vec<Id> = view.tables.keys().copied().filter(may).collect();
         let Some(table) = empty.get(self.random.random_range(0..empty.len().max(1))).copied() else { return };
         let (handle, entries) = (self.tables[&table].clone(), self.draw_entries(table));
         let clash = if handle.is_plain {
@@ -342,7 +353,8 @@ impl Run {
     /// Many changes, whose versions need room.
     pub fn churn(&mut self) {
         let source = Source { number: None, transaction: None };
-        let tables: Vec<Id> = self.model.view.tables.keys().copied().collect();
+        let is_used = |table: &Id| !self.unsettled.contains(table);
+        let tables: Vec<Id> = self.model.view.tables.keys().copied().filter(is_used).collect();
         let Some(table) = tables.get(self.random.random_range(0..tables.len().max(1))).copied() else {
             return;
         };
@@ -384,6 +396,21 @@ impl Run {
         }
     }
 
+    /// Closes the database. It may still be in use for futures that were dropped.
+    fn close(&mut self) {
+        let (mut database, begun) = (self.database.take().unwrap(), Instant::now());
+        loop {
+            match database.close_in_place() {
+                Err(Error::StillInUse { .. })
+                    if self.has_cancelled && begun.elapsed() < Duration::from_secs(20) =>
+                {
+                    std::thread::yield_now();
+                }
+                closed => return closed.unwrap(),
+            }
+        }
+    }
+
     /// Closes the database and opens it again, or recovers it.
     pub fn reopen(&mut self) {
         if self.random.random_ratio(2, 3) {
@@ -403,7 +430,7 @@ impl Run {
             self.end_all();
         }
         self.tables.clear();
-        self.database.take().unwrap().close().unwrap();
+        self.close();
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
         let kinds: std::collections::BTreeMap<String, (bool, bool)> = database
