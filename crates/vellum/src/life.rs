@@ -57,7 +57,7 @@ pub(crate) struct OpenTable {
     is_divided: AtomicBool,
     /// Whether `life` restricts which threads may change it: operations look only at this flag.
     is_special: AtomicBool,
-    /// Whether its owner has dropped it.
+    /// Whether its owner has dropped it, or has taken its creation back.
     is_dropped: AtomicBool,
     writers: Arc<Writers>,
     life: Apart<Mutex<Life>>,
@@ -297,7 +297,7 @@ impl OpenTable {
         });
     }
 
-    /// Whether a transaction has dropped it, which may still be open.
+    /// Whether a transaction has dropped it, or taken its creation back, which may still be open.
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         // Relaxed, here and below: only the owner depends on the flag, and it makes one change at a time, under a lock.

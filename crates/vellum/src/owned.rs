@@ -25,7 +25,7 @@ pub(crate) struct Owned {
 struct TakenBack {
     /// Tables of which it has taken back a tree that is in the list of what is to be freed, by their addresses.
     tables: BTreeMap<usize, Arc<OpenTable>>,
-    /// Tables that it has created and taken back, and their trees, which are empty.
+    /// Tables that it has created and taken back, and their trees, if these are empty.
     emptied: Vec<(Arc<OpenTable>, Vec<PageId>)>,
     /// The roots of such trees that nothing else can reach any more.
     roots: Vec<PageId>,
@@ -81,9 +81,11 @@ impl Owned {
         self.has(Fate::Created, table)
     }
 
-    /// Whether the transaction has dropped a table.
+    /// Whether the transaction has dropped a table, or created it and taken that back.
     pub(crate) fn has_dropped(&self, table: &Arc<OpenTable>) -> bool {
-        self.has(Fate::Dropped, table)
+        let is_taken_back =
+            |rest: &TakenBack| rest.emptied.iter().any(|(other, _)| Arc::ptr_eq(other, table));
+        self.has(Fate::Dropped, table) || self.rest.as_deref().is_some_and(is_taken_back)
     }
 
     fn has(&self, fate: Fate, table: &Arc<OpenTable>) -> bool {
@@ -198,6 +200,8 @@ impl Owned {
 
     /// Empties the trees of a table whose creation was undone.
     fn take_back(&mut self, inner: &Inner, table: Arc<OpenTable>) {
+        // The transaction is still entered as a writer of the table.
+        table.set_dropped(true);
         let first = table.current.last();
         let rest = inner.take_all_empty(&table);
         match rest.filter(|_| inner.empty(first).is_ok()) {
@@ -210,7 +214,8 @@ impl Owned {
             // It is freed when the transaction has ended.
             None => {
                 inner.doom(table.clone(), 0, None);
-                self.hold(table);
+                self.hold(table.clone());
+                self.rest.get_or_insert_default().emptied.push((table, Vec::new()));
             }
         }
     }

@@ -490,7 +490,8 @@ impl Transaction {
         change(tree).map_err(|error| self.die(table.named(error)))
     }
 
-    /// Makes sure that this transaction has not dropped a table: nothing would be left of what it changes there.
+    /// Makes sure that this transaction has not dropped a table, or taken its creation back: nothing would be left of what
+    /// it changes there, or it would be in the next table with the same pages.
     #[cold]
     fn check_not_dropped(&self, table: &Handle) -> Result<()> {
         if lock(&self.open.owned).has_dropped(&table.open) {

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_clean, options};
 use std::sync::Arc;
-use vellum::{ChangesFrom, Database, ErrorKind, Event, Table, TableName, TableOptions, Transaction};
+use vellum::{ChangesFrom, Database, Error, ErrorKind, Event, Table, TableName, TableOptions, Transaction};
 use vellum_vm::SimulatedDisk;
 
 const MADE: TableName<u32, str> = TableName::new("made");
@@ -192,4 +192,26 @@ fn an_old_transaction_sees_what_it_makes_after_what_it_took_back() {
         transaction.commit().unwrap();
         assert_clean(&database);
     }
+}
+
+#[test]
+fn a_table_that_was_taken_back_refuses_changes_and_the_next_table_is_empty() {
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(1)), "data", &options()).unwrap();
+    let transaction = database.begin().unwrap();
+    let savepoint = transaction.savepoint();
+    let old = transaction.create_table("t").unwrap();
+    let _ = transaction.put(&old, "before", "value").unwrap();
+    transaction.rollback_to(savepoint).unwrap();
+    let refused = transaction.put(&old, "after", "value");
+    let others = old.put("other", "value");
+    drop(old);
+    // It may have the pages of the old one.
+    let new = transaction.create_table("t").unwrap();
+    assert_eq!(transaction.count(&new, ..).unwrap(), 0);
+    assert!(matches!(refused, Err(Error::NoSuchTable { .. })), "{refused:?}");
+    assert!(matches!(others, Err(Error::NoSuchTable { .. })), "{others:?}");
+    let _ = transaction.put(&new, "key", "value").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(new.count(..).unwrap(), 1);
+    assert_clean(&database);
 }
