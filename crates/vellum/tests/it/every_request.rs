@@ -6,6 +6,7 @@
 //! others. What the database's own threads do for futures may happen at other moments when a seed is repeated.
 
 mod changes;
+mod dropped;
 mod futures;
 mod held;
 mod many;
@@ -14,6 +15,7 @@ mod ranges;
 mod reads;
 mod requests;
 mod tables;
+mod watch;
 
 use crate::support::{assert_clean, options};
 use model::{Clash, Entries, Id, Key, Model, Number, Saved, Value, short};
@@ -74,6 +76,8 @@ struct Run {
     database: Option<Database>,
     model: Model,
     tables: BTreeMap<Id, Handle>,
+    /// Handles on tables that nobody sees any more.
+    dropped: Vec<(Id, Handle)>,
     begun: Vec<Begun>,
     story: Story,
     /// How much is held by calls below this one.
@@ -131,6 +135,7 @@ impl Run {
             database: Some(database),
             model: Model::default(),
             tables: BTreeMap::new(),
+            dropped: Vec::new(),
             begun: Vec::new(),
             story,
             depth: 0,
@@ -153,6 +158,7 @@ impl Run {
             self.step();
         }
         self.end_all();
+        self.dropped.clear();
         self.compare_all();
         assert_clean(self.database());
     }
@@ -176,6 +182,7 @@ impl Run {
             88 => self.churn(),
             89 if self.depth == 0 => self.reopen(),
             90 => self.maintain(),
+            91 | 92 => self.use_dropped(),
             _ => {}
         }
         for _ in 0..self.random.random_range(1..4) {
@@ -278,9 +285,13 @@ impl Run {
         Rc::new(number.iter().copied().cycle().take(length).collect())
     }
 
-    /// Whether a value may be too large to be read as one in the pool.
+    /// Whether a value may be too large to be read as one in the pool. What is held keeps pages too.
     fn is_huge(&self, length: usize) -> bool {
-        length > self.pool_bytes * 5 / 8
+        length > self.room()
+    }
+
+    fn room(&self) -> usize {
+        if self.depth > 0 { self.pool_bytes / 2 } else { self.pool_bytes * 5 / 8 }
     }
 
     /// Compares what a change has answered; returns whether it was made. A transaction is dead after a conflict.

@@ -6,7 +6,8 @@
 
 use super::{
     Handle, Run, Source, TRANSACTIONS_MAX,
-    model::{Clash, Entries, Id, Key, Number, Touch, Value, Watch, short},
+    model::{Clash, Entries, Id, Key, Number, Touch, Value, short},
+    watch::Watch,
 };
 use crate::asynchronous::Unpark;
 use rand::RngExt;

@@ -2,8 +2,9 @@
 
 use super::{
     Handle, Run, Source,
-    model::{Bounds, Id, Key, Watch, bounds_text, short},
+    model::{Bounds, Id, Key, bounds_text, short},
     ranges::{Walk, earlier, later},
+    watch::Watch,
 };
 use crate::asynchronous::block_on;
 use rand::RngExt;

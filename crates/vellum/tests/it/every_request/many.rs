@@ -185,8 +185,8 @@ impl Run {
             }
             tasks.push((key, task, expected));
         }
-        let (mut answers, pool_bytes) = (0, self.pool_bytes);
-        let is_huge = |length: usize| length > pool_bytes * 5 / 8;
+        let (mut answers, room) = (0, self.room());
+        let is_huge = |length: usize| length > room;
         let mut compare = |place: usize, key: &[u8], answer: vellum::Result<Answer<'_>>| {
             let (wanted, task, expected) = &tasks[place];
             assert_eq!(wanted, key);

@@ -67,6 +67,8 @@ pub struct Open {
     writes: BTreeSet<Id>,
     /// The tables that it has created, cleared, loaded or dropped.
     pub owned: BTreeSet<Id>,
+    /// What those held that it has dropped.
+    dropped: BTreeMap<Id, Rc<Entries>>,
     /// Those of them that have another tree for it.
     replaced: BTreeSet<Id>,
     pub created: BTreeSet<Id>,
@@ -119,6 +121,7 @@ impl Model {
             perhaps_held: BTreeSet::new(),
             writes: BTreeSet::new(),
             owned: BTreeSet::new(),
+            dropped: BTreeMap::new(),
             replaced: BTreeSet::new(),
             created: BTreeSet::new(),
             read: Vec::new(),
@@ -304,8 +307,28 @@ impl Model {
         open.replaced.insert(table);
     }
 
-    pub fn own(&mut self, number: Number, table: Id) {
-        self.open.get_mut(&number).unwrap().owned.insert(table);
+    /// A transaction drops a table, which has lost its name.
+    pub fn drop_table(&mut self, number: Number, table: Id) {
+        let open = self.open.get_mut(&number).unwrap();
+        open.owned.insert(table);
+        let held = open.view.tables.remove(&table).unwrap();
+        open.dropped.insert(table, held);
+    }
+
+    /// Whether a table was dropped and will not come back, or its creation was undone.
+    pub fn is_gone(&self, table: Id) -> bool {
+        let is_seen = |open: &Open| open.owned.contains(&table);
+        !self.view.tables.contains_key(&table) && !self.open.values().any(is_seen)
+    }
+
+    /// What a table held when it was dropped, if that is known and shown.
+    pub fn held_when_dropped(&self, number: Option<Number>, table: Id) -> Option<Rc<Entries>> {
+        let held = self.gone.get(&table);
+        let Some(open) = number.map(|number| &self.open[&number]) else { return held.cloned() };
+        if open.owned.contains(&table) {
+            return open.dropped.get(&table).cloned();
+        }
+        held.filter(|_| self.replaced.get(&table).is_some_and(|commit| *commit < open.begun)).cloned()
     }
 
     /// Whether there are records that a transaction which sees none has not removed itself.
@@ -436,7 +459,7 @@ impl Model {
                 }
             } else if !open.replaced.contains(table)
                 && let Some(entries) = self.view.tables.get_mut(table)
-                && let Some(own) = open.view.tables.get(table)
+                && let Some(own) = open.view.tables.get(table).or_else(|| open.dropped.get(table))
             {
                 set(Rc::make_mut(entries), key, own.get(key).cloned());
             }
@@ -452,7 +475,10 @@ impl Model {
         for table in gone {
             self.replaced.insert(table, self.now);
             let held = self.view.tables.remove(&table).unwrap();
-            self.gone.insert(table, held);
+            // Nobody has promised whether a table that was cleared first shows what it held before.
+            if !open.replaced.contains(&table) {
+                self.gone.insert(table, held);
+            }
         }
         let touched = open.changed.iter().map(|(table, _)| *table).chain(open.replaced);
         touched.collect::<BTreeSet<Id>>().into_iter().for_each(|table| self.note_past(table));
@@ -506,69 +532,6 @@ pub fn within<'m, V>(
         _ => false,
     };
     (!is_inverted).then(|| map.range::<Key, _>((bounds.0.as_ref(), bounds.1.as_ref()))).into_iter().flatten()
-}
-
-/// What was seen at several moments, of which any may be shown.
-pub struct Watch(Vec<Rc<Entries>>);
-
-impl Watch {
-    pub fn new(first: Rc<Entries>) -> Self {
-        Self(vec![first])
-    }
-
-    pub fn add(&mut self, next: Rc<Entries>) {
-        if self.0.last().is_none_or(|last| !Rc::ptr_eq(last, &next)) {
-            self.0.push(next);
-        }
-    }
-
-    /// Whether a record had this value at some moment.
-    pub fn had(&self, key: &[u8], value: Option<&[u8]>) -> bool {
-        self.0.iter().any(|entries| entries.get(key).map(|value| &value[..]) == value)
-    }
-
-    /// The same since this moment.
-    pub fn had_since(&self, since: usize, key: &[u8], value: Option<&[u8]>) -> bool {
-        self.0[since..].iter().any(|entries| entries.get(key).map(|value| &value[..]) == value)
-    }
-
-    /// How many moments there are.
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether something was so at each moment.
-    pub fn is_always(&self, is_so: impl Fn(&Entries) -> bool) -> bool {
-        self.0.iter().all(|entries| is_so(entries))
-    }
-
-    /// Why this cannot be what a step within bounds shows; none if it can.
-    pub fn objection(
-        &self,
-        rest: &Bounds,
-        is_forward: bool,
-        shown: Option<(&[u8], Option<&[u8]>)>,
-    ) -> Option<String> {
-        let mut gap = rest.clone();
-        if let Some((key, value)) = shown {
-            if within(&BTreeMap::from([(key.to_vec(), ())]), rest).next().is_none() {
-                return Some(format!("{} lies outside of {}", short(key), bounds_text(rest)));
-            }
-            let is_known = match value {
-                Some(value) => self.had(key, Some(value)),
-                None => self.0.iter().any(|entries| entries.contains_key(key)),
-            };
-            if !is_known {
-                return Some(format!("{} has not had the value {:?}", short(key), value.map(short)));
-            }
-            let end = Bound::Excluded(key.to_vec());
-            if is_forward { gap.1 = end } else { gap.0 = end }
-        }
-        let is_there_always = |key: &Key| self.0.iter().all(|entries| entries.contains_key(key));
-        let first = self.0.first()?;
-        let missed = within(first, &gap).map(|entry| entry.0).find(|key| is_there_always(key))?;
-        Some(format!("{} was missed before {:?}", short(missed), shown.map(|shown| short(shown.0))))
-    }
 }
 
 /// A key or value, as text.

@@ -2,7 +2,8 @@
 
 use super::{
     Handle, Run, Source,
-    model::{Bounds, Entries, Id, Key, Watch, bounds_text, short, within},
+    model::{Bounds, Entries, Id, Key, bounds_text, short, within},
+    watch::Watch,
 };
 use crate::asynchronous::block_on;
 use rand::RngExt;
@@ -207,7 +208,8 @@ impl Run {
         table: Id,
         entries: &Entries,
     ) {
-        let is_huge = |length: usize| length > self.pool_bytes * 5 / 8;
+        let room = self.room();
+        let is_huge = |length: usize| length > room;
         match self.random.random_range(0..12) {
             0 => {
                 cursor.seek_to_start();

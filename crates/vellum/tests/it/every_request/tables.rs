@@ -132,7 +132,8 @@ impl Run {
             .chain(self.begun.iter().flat_map(|begun| &begun.savepoints).map(|(_, saved)| &saved.view))
             .flat_map(|view| view.tables.keys().copied())
             .collect();
-        self.tables.retain(|table, _| seen.contains(table));
+        let forgotten = self.tables.extract_if(.., |table, _| !seen.contains(table)).collect();
+        self.keep_dropped(forgotten);
     }
 
     pub fn end_all(&mut self) {
@@ -176,7 +177,8 @@ impl Run {
         let count = names.len();
         names.retain(|(_, table)| !self.unsettled.contains(table));
         if names.is_empty() || count < 2 || count < 5 && self.random.random_ratio(1, 6) {
-            return self.create(&source);
+            let name = format!("table {}", self.random.random_range(0..6));
+            return self.create(&source, name);
         }
         let (name, table) = names[self.random.random_range(0..names.len())].clone();
         match self.random.random_range(0..6) {
@@ -196,9 +198,8 @@ impl Run {
         self.model.note_read(source.number, CATALOG, (key(), key()), is_certain);
     }
 
-    fn create(&mut self, source: &Source) {
+    fn create(&mut self, source: &Source, name: String) {
         let (transaction, number) = (source.transaction.as_ref().unwrap(), source.number.unwrap());
-        let name = format!("table {}", self.random.random_range(0..6));
         let (is_plain, has_numbers) = (self.random.random_ratio(1, 6), self.random.random_ratio(1, 3));
         if self.model.open[&number].view.names.contains_key(&name) {
             self.note_name(source, &name, true);
@@ -231,9 +232,11 @@ impl Run {
         let done = transaction.drop_table(name);
         if self.settle(source, clash, done, ()) {
             self.model.name(number, name, None);
-            self.model.own(number, table);
-            let open = self.model.open.get_mut(&number).unwrap();
-            open.view.tables.remove(&table);
+            self.model.drop_table(number, table);
+            // Handles on the old table do not show the new one.
+            if self.random.random_ratio(1, 3) {
+                self.create(source, name.to_owned());
+            }
         }
     }
 
@@ -430,6 +433,7 @@ impl Run {
             self.end_all();
         }
         self.tables.clear();
+        self.dropped.clear();
         self.close();
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
