@@ -15,6 +15,7 @@ mod ranges;
 mod reads;
 mod requests;
 mod tables;
+mod typed;
 mod watch;
 
 use crate::support::{assert_clean, options};
@@ -26,6 +27,7 @@ use std::{
     rc::Rc,
     sync::Arc,
 };
+use typed::{Keys, Tuple, encoded};
 use vellum::{Database, Durability, ErrorKind, Options, Savepoint, Table, Transaction};
 use vellum_vm::SimulatedDisk;
 
@@ -50,8 +52,11 @@ fn all_requests_answer_as_the_model_does() {
 #[derive(Clone)]
 struct Handle {
     bytes: Table,
-    /// The same table, if its keys are numbers.
+    keys: Keys,
+    /// The same table, if its keys are numbers, texts or tuples.
     numbers: Option<Table<u64, [u8]>>,
+    texts: Option<Table<String, [u8]>>,
+    tuples: Option<Table<Tuple, [u8]>>,
     is_plain: bool,
 }
 
@@ -247,8 +252,12 @@ impl Run {
 
     /// The keys that a table may have, in no order.
     fn key(&self, table: Id, number: u64) -> Key {
-        if self.tables.get(&table).is_some_and(|handle| handle.numbers.is_some()) {
-            return (number * number).to_be_bytes().to_vec();
+        let dropped = || self.dropped.iter().find(|dropped| dropped.0 == table).map(|dropped| &dropped.1);
+        match self.tables.get(&table).or_else(dropped).map(|handle| handle.keys) {
+            Some(Keys::Numbers) => return (number * number).to_be_bytes().to_vec(),
+            Some(Keys::Texts) => return encoded::<String>(&typed::text(number)),
+            Some(Keys::Tuples) => return encoded::<Tuple>(&typed::tuple(number)),
+            Some(Keys::Bytes) | None => {}
         }
         let text = format!("{number:03}");
         match number % 8 {

@@ -119,7 +119,9 @@ impl Run {
         if self.random.random_ratio(1, 2) {
             (0..TRANSACTIONS_MAX).for_each(|_| self.end());
         }
-        let (entries, mut seen) = (self.entries(&source, table), BTreeSet::new());
+        // One of them may have dropped the table.
+        let Some(entries) = self.model.view.tables.get(&table).cloned() else { return };
+        let mut seen = BTreeSet::new();
         let mut held: Vec<Option<Change<'_>>> = Vec::new();
         for _ in 0..self.random.random_range(1..8) {
             let (key, kind) = (self.draw_key(table, &entries), Kind::draw(self, false));
@@ -152,7 +154,7 @@ impl Run {
         let source = Source { number: None, transaction: None };
         let Change { key, kind, future, begun } = change;
         let is_there = self.model.view.tables.contains_key(&table);
-        let old = self.entries(&source, table).get(key).cloned();
+        let old = self.model.entries(None, table).and_then(|entries| entries.get(key).cloned());
         let Effect { touch, told, new } = kind.effect(old.clone());
         let clash = self.model.clash(None, table, key, touch);
         if way == Next::Wait && !self.dares(&source, clash) || begun.is_none() && !is_there {

@@ -4,6 +4,7 @@ use super::{
     Handle, Run, Source,
     model::{CATALOG, Entries, Id, Key, short},
     requests::read_all,
+    typed::Keys,
 };
 use crate::asynchronous::block_on;
 use rand::RngExt;
@@ -26,6 +27,7 @@ impl Run {
             0..3 => self.read_key(&source, table, &handle, &entries),
             3 => self.read_part(&source, table, &handle, &entries),
             4 => self.read_many(&source, table, &handle, &entries),
+            9 if self.read_typed(&source, table, &handle, &entries) => {}
             _ => self.read_range(&source, table, &handle, &entries),
         }
     }
@@ -219,8 +221,8 @@ impl Run {
         assert!(listed.iter().map(|table| &table.name).eq(names.keys()), "{}: {listed:?}", source.text());
         for (table, id) in listed.iter().zip(names.values()) {
             let handle = &self.tables[id];
-            let has_numbers = handle.numbers.is_some();
-            assert_eq!((table.is_plain, table.key_type == "u64"), (handle.is_plain, has_numbers));
+            let type_name = handle.keys.name();
+            assert_eq!((table.is_plain, &table.key_type[..]), (handle.is_plain, type_name));
         }
         // A name leads to the table that has it.
         let name = format!("table {}", self.random.random_range(0..6));
@@ -232,7 +234,7 @@ impl Run {
             None => assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound),
             // A transaction is asked for a table of bytes.
             Some(id) => {
-                assert_eq!(found.is_ok(), source.number.is_none() || self.tables[id].numbers.is_none())
+                assert_eq!(found.is_ok(), source.number.is_none() || self.tables[id].keys == Keys::Bytes)
             }
         }
         self.model.note_read(source.number, CATALOG, (Bound::Unbounded, Bound::Unbounded), true);

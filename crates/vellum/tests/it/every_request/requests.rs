@@ -21,6 +21,11 @@ pub type Pairs = Vec<(Key, Value)>;
 impl Source {
     pub fn put(&self, table: &Handle, key: &Key, value: &[u8], way: Way) -> Result<Put> {
         let (bytes, source) = (&table.bytes, &mut &value[..]);
+        match (table, way) {
+            (Handle { texts: Some(texts), .. }, Way::Call) => return self.put_typed(texts, key, value),
+            (Handle { tuples: Some(tuples), .. }, Way::Call) => return self.put_typed(tuples, key, value),
+            _ => {}
+        }
         match (&self.transaction, way) {
             (Some(transaction), Way::Call) => transaction.put(bytes, key, value),
             (Some(transaction), Way::Future) => block_on(transaction.put_async(bytes, key, value)),
@@ -101,6 +106,11 @@ impl Source {
     }
 
     pub fn pop(&self, table: &Handle, is_first: bool) -> Result<Option<(Key, Vec<u8>)>> {
+        match table {
+            Handle { texts: Some(texts), .. } => return self.pop_typed(texts, is_first),
+            Handle { tuples: Some(tuples), .. } => return self.pop_typed(tuples, is_first),
+            _ => {}
+        }
         let bytes = &table.bytes;
         match (&self.transaction, is_first) {
             (Some(transaction), true) => transaction.pop_first(bytes),

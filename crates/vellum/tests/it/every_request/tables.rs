@@ -3,6 +3,7 @@
 use super::{
     Begun, Handle, Run, Source, TRANSACTIONS_MAX,
     model::{CATALOG, Clash, Entries, Id, Touch},
+    typed::{Keys, Tuple},
 };
 use rand::RngExt;
 use std::{
@@ -13,15 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum::{
-    Database, Error, ErrorKind, IsolationLevel, Table, TableName, TableOptions, TransactionOptions,
+    Database, Error, ErrorKind, IsolationLevel, Table, TableName, TableOptions, Transaction,
+    TransactionOptions,
 };
 
 impl Run {
     /// A table to begin with.
     pub fn create_first(&mut self, number: u32) {
-        let (is_plain, has_numbers) = (number == 2, number == 1);
+        let is_plain = number == 2;
+        let keys = if number == 1 { Keys::Numbers } else { Keys::ALL[self.random.random_range(0..4)] };
         let transaction = self.database().begin().unwrap();
-        let handle = create(&transaction, &format!("table {number}"), is_plain, has_numbers).unwrap();
+        let handle = create(&transaction, &format!("table {number}"), is_plain, keys).unwrap();
         transaction.commit().unwrap();
         let id = self.new_id(handle);
         self.model.view.names.insert(format!("table {number}"), id);
@@ -200,10 +203,10 @@ impl Run {
 
     fn create(&mut self, source: &Source, name: String) {
         let (transaction, number) = (source.transaction.as_ref().unwrap(), source.number.unwrap());
-        let (is_plain, has_numbers) = (self.random.random_ratio(1, 6), self.random.random_ratio(1, 3));
+        let (is_plain, keys) = (self.random.random_ratio(1, 6), Keys::ALL[self.random.random_range(0..4)]);
         if self.model.open[&number].view.names.contains_key(&name) {
             self.note_name(source, &name, true);
-            let done = create(transaction, &name, is_plain, has_numbers).map(drop);
+            let done = create(transaction, &name, is_plain, keys).map(drop);
             assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
             return;
         }
@@ -212,7 +215,7 @@ impl Run {
             return;
         }
         self.tell(format!("T{number} creates {name}, plain {is_plain}, {:?}: {clash:?}", Id(self.next_id)));
-        let done = create(transaction, &name, is_plain, has_numbers);
+        let done = create(transaction, &name, is_plain, keys);
         let mut made = None;
         if self.settle(source, clash, done.map(|handle| made = Some(handle)), ()) {
             let id = self.new_id(made.unwrap());
@@ -437,35 +440,50 @@ impl Run {
         self.close();
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
-        let kinds: std::collections::BTreeMap<String, (bool, bool)> = database
-            .tables()
-            .unwrap()
-            .into_iter()
-            .map(|table| (table.name, (table.is_plain, table.key_type == "u64")))
-            .collect();
-        for (name, table) in &self.model.view.names {
-            let (is_plain, has_numbers) = kinds[name];
-            let numbers =
-                has_numbers.then(|| database.table(TableName::<u64, [u8]>::new(name.as_str())).unwrap());
-            let bytes = database.table_as_bytes(name).unwrap();
-            self.tables.insert(*table, Handle { bytes, numbers, is_plain });
+        for info in database.tables().unwrap() {
+            let (name, table) = (info.name.as_str(), self.model.view.names[&info.name]);
+            let keys = Keys::ALL.into_iter().find(|keys| keys.name() == info.key_type).unwrap();
+            let handle = Handle::new(database.table_as_bytes(name).unwrap(), keys, info.is_plain);
+            let handle = match keys {
+                Keys::Bytes => handle,
+                Keys::Numbers => {
+                    Handle { numbers: Some(database.table(TableName::new(name)).unwrap()), ..handle }
+                }
+                Keys::Texts => {
+                    Handle { texts: Some(database.table(TableName::new(name)).unwrap()), ..handle }
+                }
+                Keys::Tuples => {
+                    Handle { tuples: Some(database.table(TableName::new(name)).unwrap()), ..handle }
+                }
+            };
+            self.tables.insert(table, handle);
         }
         self.database = Some(database);
         self.compare_all();
     }
 }
 
-fn create(
-    transaction: &vellum::Transaction,
-    name: &str,
-    is_plain: bool,
-    has_numbers: bool,
-) -> vellum::Result<Handle> {
-    let options = TableOptions::default().versions(!is_plain);
-    if has_numbers {
-        let numbers: Table<u64, [u8]> =
-            transaction.create_table_with(TableName::<u64, [u8]>::new(name), options)?;
-        return Ok(Handle { bytes: numbers.as_bytes(), numbers: Some(numbers), is_plain });
+impl Handle {
+    fn new(bytes: Table, keys: Keys, is_plain: bool) -> Self {
+        Self { bytes, keys, numbers: None, texts: None, tuples: None, is_plain }
     }
-    Ok(Handle { bytes: transaction.create_table_with(name, options)?, numbers: None, is_plain })
+}
+
+fn create(transaction: &Transaction, name: &str, is_plain: bool, keys: Keys) -> vellum::Result<Handle> {
+    let options = TableOptions::default().versions(!is_plain);
+    Ok(match keys {
+        Keys::Bytes => Handle::new(transaction.create_table_with(name, options)?, keys, is_plain),
+        Keys::Numbers => {
+            let numbers = transaction.create_table_with(TableName::<u64, [u8]>::new(name), options)?;
+            Handle { numbers: Some(numbers.clone()), ..Handle::new(numbers.as_bytes(), keys, is_plain) }
+        }
+        Keys::Texts => {
+            let texts = transaction.create_table_with(TableName::<String, [u8]>::new(name), options)?;
+            Handle { texts: Some(texts.clone()), ..Handle::new(texts.as_bytes(), keys, is_plain) }
+        }
+        Keys::Tuples => {
+            let tuples = transaction.create_table_with(TableName::<Tuple, [u8]>::new(name), options)?;
+            Handle { tuples: Some(tuples.clone()), ..Handle::new(tuples.as_bytes(), keys, is_plain) }
+        }
+    })
 }
