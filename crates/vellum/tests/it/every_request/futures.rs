@@ -93,10 +93,11 @@ impl Run {
                     continue;
                 }
                 let Some(done) = future.go_on(way) else {
-                    // It may have kept the record for itself. To read that waits.
-                    match kind {
-                        Kind::Reserve => self.model.perhaps_hold(number, table, key),
-                        _ => self.model.touch(number, table, key, Touch::Check, None),
+                    // It may keep the record for itself: to read what is reserved waits, and so does a change of a full
+                    // leaf, which takes its claim back and may refuse others all the same (`Isolation::give_up`).
+                    self.model.perhaps_hold(number, table, key);
+                    if *kind != Kind::Reserve {
+                        self.model.touch(number, table, key, Touch::Check, None);
                     }
                     continue;
                 };
