@@ -28,6 +28,12 @@ pub trait Bytes: Copy {
     /// bytes do. Bytes beyond the end are zero.
     fn be_word_at(self, at: usize) -> u64;
 
+    /// The byte at `at` will be read soon: its cache line is fetched meanwhile.
+    #[inline]
+    fn prefetch(self, at: usize) {
+        let _ = at;
+    }
+
     /// How many of the sixteen 32-bit numbers from `at` on are less than `bound`, up to the first that is not; numbers
     /// beyond the end are zero. `at` is a multiple of 4.
     #[inline]

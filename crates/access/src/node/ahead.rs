@@ -26,15 +26,17 @@ impl<B: Bytes> NodeView<B> {
         }
     }
 
-    /// Where the bytes lie that a search for `key`, which the node covers, compares first if a head or a fingerprint is that of
-    /// `key`; `None` if none is. The slots have been fetched. A guess, only for prefetching.
+    /// Calls `fetch` with where the bytes lie with which a search for `key`, which the node covers, compares it, if heads or a
+    /// fingerprint are those of `key`. The slots have been fetched. A guess, only for prefetching.
     #[inline(always)]
-    pub fn compared_at(self, key: &[u8]) -> Option<usize> {
+    pub fn compared_at(self, key: &[u8], fetch: impl FnMut(usize)) {
         let word = self.word();
         match word.level() {
-            0 if word.has_fingerprints() => self.candidates(word, key).next().map(|(_, slot)| slot.tail_at()),
-            0 => None,
-            _ => self.tie_for(word, key),
+            0 if word.has_fingerprints() => {
+                self.candidates(word, key).take(1).map(|(_, slot)| slot.tail_at()).for_each(fetch);
+            }
+            0 => {}
+            _ => self.ties_for(word, key, fetch),
         }
     }
 

@@ -38,7 +38,8 @@ fn check(page: &[u8], model: &BTreeMap<Vec<u8>, Vec<u8>>, absent: &[u8]) {
     for (index, (key, value)) in model.iter().enumerate() {
         assert_eq!(view.find_covered(key), Find { index, found: true });
         let at = view.get(key).unwrap();
-        let compared = view.compared_at(key);
+        let mut compared = None;
+        view.compared_at(key, |at| assert!(compared.replace(at).is_none()));
         let is_first = view.candidates(view.word(), key).next().is_some_and(|(first, _)| first == index);
         assert_eq!(compared == Some(view.slot(index).tail_at()), is_first && has_fingerprints(page));
         assert_eq!(page[at.at..at.at + at.length], value[..]);

@@ -6,7 +6,7 @@
 
 use super::{
     layout::*,
-    probe::within_page,
+    probe::{TIES_FETCHED, within_page},
     view::{NodeView, Word},
 };
 use std::cmp::Ordering;
@@ -57,18 +57,20 @@ impl<B: Bytes> NodeView<B> {
         }
     }
 
-    /// Where the tail of the first separator lies that has the same head as `key`, which the node covers; `None` if none has, or the
-    /// key ends within its head.
+    /// Calls `fetch` with where the tails of the first separators lie that have the same head as `key`, which the node covers, unless
+    /// the key ends within its head.
     #[inline(always)]
-    pub(super) fn tie_for(self, word: Word, key: &[u8]) -> Option<usize> {
+    pub(super) fn ties_for(self, word: Word, key: &[u8], fetch: impl FnMut(usize)) {
         let prefix_length = word.prefix_length();
         if key.len() <= prefix_length + INNER_HEAD_BYTES || !word.has_long_heads() {
-            return None;
+            return;
         }
         let (count, head) = (word.count(), long_head_after(key, key_word(key), prefix_length));
-        let at = self.seek_head(count, head);
-        let ties = at < SLOTS_AT + count * INNER_STRIDE && self.head_at(at) == head;
-        ties.then(|| self.entry_at(within_page(at)).at())
+        let entries = (self.seek_head(count, head)..SLOTS_AT + count * INNER_STRIDE).step_by(INNER_STRIDE);
+        // Where hints tie, it begins with some that are less.
+        let entries = entries.take(TIES_FETCHED).take_while(|at| self.head_at(*at) <= head);
+        let ties = entries.filter(|at| self.head_at(*at) == head);
+        ties.map(|at| self.entry_at(within_page(at)).at()).for_each(fetch);
     }
 
     /// The byte where the first entry stands whose head is not less than `head`, as far as hints tell: see
@@ -113,6 +115,15 @@ impl<B: Bytes> NodeView<B> {
         let rest = key.get(self.word().prefix_length()..).unwrap_or(&[]);
         let end = self.end_of_ties(end, head);
         let (mut low, mut high) = (0, end.saturating_sub(from) / INNER_STRIDE);
+        // Where many tie, each comparison would wait for a tail.
+        for index in 0..high.min(TIES_FETCHED) {
+            let at = from + index * INNER_STRIDE;
+            if self.head_at(at) > head {
+                high = index;
+                break;
+            }
+            self.bytes.prefetch(self.entry_at(within_page(at)).at());
+        }
         // Mostly it is the first one: heads rarely tie.
         let mut middle = low;
         while low < high {

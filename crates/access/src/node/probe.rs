@@ -4,6 +4,9 @@ use super::{layout::*, view::NodeView};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
 
+/// The tails of so many keys with the same head are fetched at once, before the first of them is compared.
+pub(super) const TIES_FETCHED: usize = 16;
+
 /// A multiple of 8 within the page. The place of a slot stays what it is, but the compiler now knows its bounds.
 #[inline]
 pub(super) fn within_page(at: usize) -> usize {

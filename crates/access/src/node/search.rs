@@ -7,6 +7,7 @@
 
 use super::{
     layout::*,
+    probe::TIES_FETCHED,
     view::{Find, NodeView, ValueAt},
 };
 use std::cmp::Ordering;
@@ -162,6 +163,15 @@ impl<B: Bytes> NodeView<B> {
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let (tail_word, long) = (key_word(tail), tail.len() > 8);
         let (mut low, mut high) = (0, end.saturating_sub(from) / LEAF_STRIDE);
+        // Where many tie, each comparison would wait for a tail.
+        for index in 0..high.min(TIES_FETCHED) {
+            let slot = self.slot_at(from + index * LEAF_STRIDE);
+            if slot.head() != head {
+                high = index;
+                break;
+            }
+            self.bytes.prefetch(slot.tail_at());
+        }
         // Mostly it is the first one: heads rarely tie.
         let mut middle = low;
         while low < high {

@@ -2,6 +2,7 @@
 
 use super::entry_tests::with_short_heads;
 use super::layout::*;
+use super::probe::TIES_FETCHED;
 use super::tests::{all_keys, numbers};
 use super::view::child_place;
 use super::*;
@@ -125,13 +126,15 @@ fn searches_agree_with_a_plain_search() {
                     );
                 }
                 if level > 0 {
-                    let is_tie = |at: usize| ties(view, key).any(|tie| tie == at);
-                    assert!(
-                        view.compared_at(key).is_none_or(is_tie)
-                            && at_once.compared_at(key).is_none_or(is_tie)
-                    );
+                    let (mut one_by_one, mut compared) = (Vec::new(), Vec::new());
+                    view.compared_at(key, |at| one_by_one.push(at));
+                    at_once.compared_at(key, |at| compared.push(at));
+                    for guess in [&one_by_one, &compared] {
+                        assert!(guess.len() <= TIES_FETCHED);
+                        assert!(guess.iter().all(|at| ties(view, key).any(|tie| tie == *at)));
+                    }
                     guesses.0 += usize::from(ties(view, key).next().is_some() && view.covers(key));
-                    guesses.1 += usize::from(view.compared_at(key).is_some());
+                    guesses.1 += usize::from(!compared.is_empty());
                     assert_eq!(view.child_for(key), view.child_place(index));
                     assert_eq!(at_once.child_for(key), view.child_place(index));
                 } else if view.covers(key) {

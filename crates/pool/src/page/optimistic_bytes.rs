@@ -13,6 +13,7 @@ use std::{
     sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 use vellum_base::{Bytes, PAGE_SIZE};
+use vellum_vm::prefetch_line;
 
 /// The bytes of a page under an optimistic guard: each read may see a different moment, or zeroes.
 ///
@@ -274,6 +275,11 @@ impl Bytes for OptimisticBytes<'_> {
     #[inline]
     fn be_word_at(self, at: usize) -> u64 {
         if at <= PAGE_SIZE - 8 { self.word(at).swap_bytes() } else { self.last_bytes(at) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: usize) {
+        prefetch_line(self.base.wrapping_add(at));
     }
 
     #[inline]

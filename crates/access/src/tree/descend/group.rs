@@ -60,7 +60,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 let all = nodes.iter().zip(&places).zip(items);
                 all.clone().for_each(|(here, item)| at(here).slots_for(key(item)).begin(self.pager));
                 for (here, item) in all {
-                    at(here).compared_with(key(item)).into_iter().for_each(|fetch| fetch.begin(self.pager));
+                    at(here).fetch_compared(self.pager, key(item));
                 }
             }
         }

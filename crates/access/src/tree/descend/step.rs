@@ -117,11 +117,11 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         Fetch { page: self.node.id(), at, bytes }
     }
 
-    /// The bytes with which a search of the node will compare what goes beyond heads, if it does.
+    /// Fetches the bytes with which a search of the node will compare what goes beyond heads, if it does.
     #[inline(always)]
-    pub fn compared_with(&self, key: &[u8]) -> Option<Fetch> {
-        let at = NodeView::new(self.node.bytes()).compared_at(key)?;
-        Some(Fetch { page: self.node.id(), at, bytes: 1 })
+    pub fn fetch_compared(&self, pager: &P, key: &[u8]) {
+        let page = self.node.id();
+        NodeView::new(self.node.bytes()).compared_at(key, |at| pager.prefetch(page, at, 1));
     }
 }
 
