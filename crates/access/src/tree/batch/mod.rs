@@ -11,6 +11,8 @@
 //! - An operation that meets a page latched by another thread is tried again later. The thread waits for a latch only
 //!   when no operation can take a step and no read is under way. If the page is latched because another batch reads it,
 //!   the thread completes that read once it is done, because the owner may not come back for long.
+//! - An operation that misses again and again, because reads of others evict what it has read, is done as the call for one key
+//!   does it, which waits.
 //! - A change is made in one step at the end, under the leaf's latch, as in the call for one key. A change that needs
 //!   more than the leaf (a split, a large value) is left to that call, which may wait.
 //!
@@ -35,10 +37,9 @@ use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 /// How much memory for values is kept for reuse, in bytes.
 const VALUES_BYTES_KEPT: usize = 1 << 20;
 
-/// How often an operation may miss before it gives up: see [`Navigation::run`](vellum_pool::Navigation::run).
-const MISSES_MAX: u32 = 10_000;
-/// After this many, an operation completes what other queues have read: its pages may not fit beside that.
-const MISSES_MANY: u32 = 64;
+/// More misses than this are no way down a tree: what the operation needs does not fit beside what others read. Each would
+/// evict the pages of the other again and again.
+const MISSES_MAX: u32 = 64;
 
 /// Operations on trees that one thread runs at the same time.
 ///
@@ -180,8 +181,9 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     }
 
     /// Lets each operation that can take a step take one. If none can, collects finished reads, and waits for one if
-    /// `wait` is set. Otherwise returns at once, except for splits and large values. The reads that it begins reach the
-    /// device before it returns, so that they go on whatever the caller does next.
+    /// `wait` is set. Otherwise returns at once, except for splits, large values, and operations for which the pool is too
+    /// small beside others. The reads that it begins reach the device before it returns, so that they go on whatever the
+    /// caller does next.
     pub fn advance(&mut self, wait: bool) {
         self.advance_unflushed(wait);
         if std::mem::take(&mut self.has_begun_reads)
@@ -421,10 +423,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         let Some(operation) = self.operations.get_mut(index) else { return };
         operation.misses += 1;
         if operation.misses > MISSES_MAX {
-            return self.finish(index, Err(self.pager.no_room().into()));
-        }
-        if operation.misses > MISSES_MANY {
-            self.pager.complete_reads();
+            let result = operation.finish_alone(&mut self.results.values);
+            return self.finish(index, result);
         }
         if self.waiting.is_being_read(&miss) {
             return self.waiting.reads.push((index, miss));
@@ -528,6 +528,27 @@ mod tests {
     use std::sync::Arc;
     use vellum_pool::{Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
+
+    /// Two large values do not fit into memory together: the read of one evicts the other, and their leaf.
+    #[test]
+    fn operations_whose_pages_do_not_fit_together_end() {
+        for (one, other) in [(9, 15), (15, 9), (12, 13), (15, 15)] {
+            let options = PoolOptions::default().pool_bytes(24 * 4096).capacity_bytes(1 << 28);
+            let pool = Pool::create_on(Arc::new(SimulatedFile::new(2)), &options).unwrap();
+            let tree = Tree::create(&pool).unwrap();
+            for (key, pages) in [(1, one), (2, other)] {
+                tree.upsert(&[key], &vec![key; pages * 4096 - 100]).unwrap();
+            }
+            for keys in [[[1], [2]], [[2], [1]]].into_iter().cycle().take(12) {
+                let mut shown = 0;
+                tree.multi_get_part(&keys, 16, 0..1, |index, found| {
+                    assert_eq!(found.unwrap(), Some(&keys[index][..]), "{one} and {other} pages");
+                    shown += 1;
+                });
+                assert_eq!(shown, 2);
+            }
+        }
+    }
 
     /// One of the answers is never taken: the values of all others must not pile up because of it.
     #[test]

@@ -102,4 +102,24 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
         let (blocking, values) = (Blocking::BeyondLeaf, &mut results.values);
         self.tree.perform(leaf, (key, task), found, blocking, values).map(Some)
     }
+
+    /// Does all that is left at once, and waits for what it needs, like the call for one key. A value that is read is appended
+    /// to `values`.
+    #[cold]
+    #[inline(never)]
+    pub fn finish_alone(&self, values: &mut Vec<u8>) -> Result<Outcome, AccessError> {
+        let pager = self.tree.pager;
+        let performed = pager.run(|| {
+            let Some((key, task)) = &self.request else { return Ok(Performed::WouldWait) };
+            let key = key.as_ref();
+            let leaf = self.tree.leaf(key)?;
+            let found = task.part().and_then(|part| record::find(&leaf, key, part));
+            self.tree.perform(leaf, (key, task.by_ref()), found, Blocking::Always, values)
+        })?;
+        match performed {
+            Performed::Done(result) => result,
+            // Does not happen: there is a request, and it may wait.
+            Performed::WouldWait => Err(pager.no_room().into()),
+        }
+    }
 }
