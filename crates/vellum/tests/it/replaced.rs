@@ -7,10 +7,12 @@ use crate::{
 use std::{
     cell::RefCell,
     collections::BTreeMap,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
@@ -229,6 +231,50 @@ fn reads_under_way_show_nothing_that_was_never_committed() {
         }
         drop(old);
     }
+}
+
+/// The driver of futures has begun to read before a commit that replaces the tree, and goes on after it.
+#[test]
+fn futures_show_nothing_that_was_never_committed() {
+    let disk = SimulatedDisk::new(8);
+    let options = options().pool_bytes(64 * 4096);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    let name = TableName::<u64, [u8]>::new("table");
+    let table = database.create_table(name).unwrap();
+    let entries = |value: u8| (0..KEYS).map(move |key| (key, vec![value; 900]));
+    table.bulk_load(entries(1)).unwrap();
+    for value in 2..6 {
+        // The former contents stay for it.
+        let old = database.begin().unwrap();
+        let transaction = database.begin().unwrap();
+        entries(99).for_each(|(key, never)| _ = transaction.put(&table, key, &never[..]).unwrap());
+        transaction.clear_table("table").unwrap();
+        transaction.bulk_load(&table, entries(value)).unwrap();
+        // A few hundred leaves are to be read, and at most a quarter of the pool at once.
+        disk.set_faults(Faults { delay_max: Duration::from_millis(4), ..Faults::default() });
+        let mut reads: Vec<_> = (0..KEYS).map(|key| Box::pin(table.get_async(key * 7919 % KEYS))).collect();
+        let mut shown = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        reads.retain_mut(|read| match read.as_mut().poll(&mut context) {
+            Poll::Ready(found) => {
+                shown.push(found.unwrap());
+                false
+            }
+            Poll::Pending => true,
+        });
+        assert!(reads.len() as u64 > KEYS / 2, "{} wait for pages", reads.len());
+        // The driver begins to read.
+        thread::sleep(Duration::from_millis(5));
+        transaction.commit().unwrap();
+        disk.heal();
+        shown.extend(reads.into_iter().map(|read| block_on(read).unwrap()));
+        let mut counts = BTreeMap::new();
+        shown.into_iter().for_each(|found| *counts.entry(found.map(|found| found[0])).or_insert(0) += 1);
+        let is_right = |found: &Option<u8>| [Some(value - 1), Some(value)].contains(found);
+        assert!(counts.keys().all(is_right), "in round {value}: {counts:?}");
+        drop(old);
+    }
+    assert_clean(&database);
 }
 
 /// Threads that read meanwhile, while commits wait for pages.
