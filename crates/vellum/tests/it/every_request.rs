@@ -294,13 +294,13 @@ impl Run {
         Rc::new(number.iter().copied().cycle().take(length).collect())
     }
 
-    /// Whether a value may be too large to be read as one in the pool. What is held keeps pages too.
+    /// Whether a value may be too large to be read as one in the pool.
     fn is_huge(&self, length: usize) -> bool {
         length > self.room()
     }
 
     fn room(&self) -> usize {
-        if self.depth > 0 { self.pool_bytes / 2 } else { self.pool_bytes * 5 / 8 }
+        self.pool_bytes * 5 / 8
     }
 
     /// Compares what a change has answered; returns whether it was made. A transaction is dead after a conflict.
