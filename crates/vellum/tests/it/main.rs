@@ -22,6 +22,7 @@ mod every_request;
 mod exchange;
 mod failed_closes;
 mod format;
+mod former_roots;
 mod freeing;
 mod full_files;
 mod full_log;
