@@ -279,8 +279,11 @@ impl Transaction {
     /// The space of tables that were created, and of what was stored in tables that were created, cleared or loaded, is
     /// free at once, except for a page for each. That page is used for the next table that this transaction creates, or the
     /// next time that it clears or loads the table. It is not used, and only freed once the transaction has ended, if
-    /// there still are handles on the created table, if the table was loaded and existed before, or if the snapshot of the
+    /// there still are handles on the created table, or if the snapshot of the
     /// transaction is so old that it is [covered](crate::History::kept_leaves).
+    ///
+    /// An iterator of this transaction shows what there is when it comes to it. If a clearing or a load of its table is undone, it
+    /// may end early.
     ///
     /// # Errors
     /// [`Error::NoSuchSavepoint`] if the savepoint was discarded or belongs to another transaction: nothing has
