@@ -92,8 +92,8 @@ impl Owned {
         self.changes.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
     }
 
-    /// The transaction is about to be committed, and nothing can be in the way: whoever reads a tree that it replaces waits for
-    /// the other one.
+    /// The transaction is about to be committed, and nothing can be in the way: threads that read a tree that it replaces
+    /// wait for the other one.
     pub(crate) fn begin_replacing(&self) {
         let is_replaced = |change: &&Change| matches!(change.fate, Fate::Replaced { .. });
         self.changes.iter().filter(is_replaced).for_each(|change| change.table.current.begin_replacing());

@@ -1,6 +1,6 @@
 //! Tables that are cleared: who sees what by which handle, what conflicts, and when the space is free.
 
-use crate::support::{assert_clean, assert_conflict, options};
+use crate::support::{assert_clean, assert_conflict, database, options, pages};
 use std::{
     sync::{
         Arc,
@@ -8,24 +8,9 @@ use std::{
     },
     thread,
 };
-use vellum::{ChangesFrom, Database, Error, ErrorKind, Event, Options, Table, TableName, TableOptions, Task};
-use vellum_vm::SimulatedDisk;
+use vellum::{ChangesFrom, Database, Error, ErrorKind, Event, Table, TableName, TableOptions, Task};
 
 const NUMBERS: TableName<u32, str> = TableName::new("numbers");
-
-fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
-    let disk = SimulatedDisk::new(seed);
-    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
-    (disk, database)
-}
-
-/// How many pages are allocated. What was freed is when that is durable.
-fn pages(database: &Database) -> u64 {
-    drop(database.begin().unwrap());
-    // Without a log there is none, and what was freed is free.
-    let _ = database.checkpoint();
-    database.statistics().pages_allocated
-}
 
 /// 500 records, the last of which is a large one.
 fn fill(numbers: &Table<u32, str>) {

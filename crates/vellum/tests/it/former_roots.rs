@@ -1,25 +1,10 @@
 //! The roots of trees that were replaced: when they are used again, and when they are free.
 
-use crate::support::{assert_clean, options};
+use crate::support::{assert_clean, database, options, pages};
 use std::{collections::VecDeque, sync::Arc};
-use vellum::{ChangesFrom, Database, Event, Options, TableName};
-use vellum_vm::SimulatedDisk;
+use vellum::{ChangesFrom, Database, Event, TableName};
 
 const NUMBERS: TableName<u32, str> = TableName::new("numbers");
-
-fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
-    let disk = SimulatedDisk::new(seed);
-    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
-    (disk, database)
-}
-
-/// How many pages are allocated. What was freed is when that is durable.
-fn pages(database: &Database) -> u64 {
-    drop(database.begin().unwrap());
-    // Without a log there is none, and what was freed is free.
-    let _ = database.checkpoint();
-    database.statistics().pages_allocated
-}
 
 /// Roots of former trees are kept as long as a table has handles. When the last one goes, or the transaction that uses the
 /// table ends after it, they are free, although no transaction has looked at them meanwhile.
@@ -74,7 +59,7 @@ fn tables_that_are_loaded_again_and_again_need_no_more_roots() {
     let mut feed = database.changes(ChangesFrom::Now).unwrap();
     let mut expected = Vec::new();
     let mut after = |rounds: u32| {
-        // Who has seen which state.
+        // Each with the contents that it sees.
         let mut snapshots = VecDeque::new();
         for round in 0..rounds {
             snapshots.push_back((database.begin().unwrap(), expected.last().cloned().unwrap_or_default()));

@@ -1,6 +1,8 @@
 //! What the tests of this crate share.
 
+use std::sync::Arc;
 use vellum::{Database, Error, Options};
+use vellum_vm::SimulatedDisk;
 
 /// A small database of which nothing happens in the background.
 pub fn options() -> Options {
@@ -12,6 +14,21 @@ pub fn options() -> Options {
         .background_eviction(false)
         .huge_pages(false)
         .background_checkpoints(false)
+}
+
+/// A new database, and the disk on which it is.
+pub fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
+    let disk = SimulatedDisk::new(seed);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
+    (disk, database)
+}
+
+/// How many pages are allocated. What was freed is when that is durable.
+pub fn pages(database: &Database) -> u64 {
+    drop(database.begin().unwrap());
+    // Without a log there is none, and what was freed is free.
+    let _ = database.checkpoint();
+    database.statistics().pages_allocated
 }
 
 /// A transaction has changed what this would change: one that was committed, or one that is open.
