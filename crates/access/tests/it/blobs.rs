@@ -219,3 +219,28 @@ fn a_damaged_chunk_is_found_by_reading_it_and_by_verify() {
     let pool = reopen();
     verify(&pool, &open_tree(&pool));
 }
+
+/// Values that do not fit into memory together evict each other, and their leaf, while threads read them all the time. Each
+/// thread gets its value after some tries.
+#[test]
+fn threads_whose_values_do_not_fit_together_get_them() {
+    for (one, other) in [(9, 15), (12, 13), (15, 15), (22, 20)] {
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(2)), &options(24)).unwrap();
+        let tree = create_tree(&pool).unwrap();
+        let values = [(1u8, one), (2, other), (3, one), (4, other)];
+        for (key, pages) in values {
+            tree.upsert(&[key], &vec![key; pages * 4096 - 100]).unwrap();
+        }
+        thread::scope(|scope| {
+            for (key, pages) in values {
+                let tree = &tree;
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        let value = tree.get(&[key]).unwrap().unwrap();
+                        assert!(value.len() == pages * 4096 - 100 && value.iter().all(|byte| *byte == key));
+                    }
+                });
+            }
+        });
+    }
+}
