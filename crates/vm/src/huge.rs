@@ -8,7 +8,10 @@
 //!
 //! Needs `MADV_COLLAPSE` of Linux 6.1.
 
-use crate::memory::{MADV_POPULATE_WRITE, Mapping};
+use crate::{
+    VmError,
+    memory::{MADV_POPULATE_WRITE, Mapping},
+};
 use std::sync::OnceLock;
 use vellum_base::PAGE_SIZE;
 
@@ -48,7 +51,8 @@ impl Mapping {
     /// Backs the `bytes` bytes at `offset`, where a huge page may begin, with one huge page. Memory that was missing is
     /// filled with zeroes.
     ///
-    /// This takes some milliseconds, mostly for copying; a thread that touches the memory meanwhile waits.
+    /// A thread that touches the memory meanwhile waits: for half a millisecond while all is copied, and ten times as
+    /// long if the host of a virtual machine must find the memory of the huge page (see [`SpareHugePage`]).
     pub fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
         self.back_with_huge_page(offset, bytes, &[MADV_COLLAPSE])
     }
@@ -84,6 +88,42 @@ impl Mapping {
         // Advice about a part of a huge page makes the kernel split it. The advice that the part is rarely used is
         // true: it is about to be released. If the kernel refuses, the memory is only freed a little later.
         let _ = self.advise_part(offset, PAGE_SIZE, MADV_COLD);
+    }
+}
+
+/// Makes sure that the system has a huge page at hand when a run is [collapsed](Mapping::collapse).
+///
+/// A virtual machine may have returned its free memory to its host. Then the first use of each small page in a free huge
+/// page waits for the host, 5 ms in all, and a collapse would have the threads wait that touch the run. So the thread that is
+/// about to collapse a run first uses a huge page that no other thread knows of, and frees it. The system keeps the huge
+/// pages that a processor freed last for what that processor wants next.
+#[derive(Debug)]
+pub struct SpareHugePage {
+    mapping: Mapping,
+    offset: usize,
+    bytes: usize,
+}
+
+impl SpareHugePage {
+    /// Reserves address space for the page; `bytes` is the size of a huge page.
+    ///
+    /// # Errors
+    /// As for [`Mapping::reserve`].
+    pub fn reserve(bytes: usize) -> Result<Self, VmError> {
+        let mapping = Mapping::reserve(bytes.saturating_mul(2), "a spare huge page")?;
+        let offset = mapping.first_huge_page(bytes);
+        // If the system refuses, it has no huge pages, and none will be collapsed.
+        let _ = mapping.advise_part(offset, bytes, libc::MADV_HUGEPAGE);
+        Ok(Self { mapping, offset, bytes })
+    }
+
+    /// Has the system find a huge page and clear it, and frees it. Where there is none, nothing happens.
+    pub fn find(&self) {
+        if self.mapping.advise_part(self.offset, self.bytes, MADV_POPULATE_WRITE).is_ok() {
+            let page = self.mapping.base().as_ptr().wrapping_add(self.offset);
+            // SAFETY: the page lies in the mapping, and nothing is ever read from it or written to it.
+            let _ = unsafe { libc::madvise(page.cast(), self.bytes, libc::MADV_DONTNEED) };
+        }
     }
 }
 
@@ -173,6 +213,18 @@ mod tests {
         run.fill(7);
         assert_eq!(mapping.populate_huge(offset, bytes), Collapse::Done);
         assert!(run.iter().all(|byte| *byte == 7), "what was there stays");
+    }
+
+    #[test]
+    fn a_spare_huge_page_is_free_again_once_found() {
+        let Some(bytes) = huge_page_bytes() else { return };
+        let spare = SpareHugePage::reserve(bytes).unwrap();
+        for _ in 0..3 {
+            spare.find();
+            let page = spare.mapping.base().as_ptr().wrapping_add(spare.offset);
+            assert_eq!(page.addr() % bytes, 0);
+            assert_eq!(resident_bytes(page.addr(), bytes), 0);
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub use disk::{DiskFile, sync_directory};
 pub use error::{LockHolder, VmError, advice, shows_damage};
 pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions};
-pub use huge::{Collapse, huge_page_bytes};
+pub use huge::{Collapse, SpareHugePage, huge_page_bytes};
 pub use large::LargeBuffer;
 pub use lock::lock;
 pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, resident_bytes_peak};

@@ -6,17 +6,17 @@
 //! memory is free at once.
 //!
 //! This happens only while few pages a second are read from storage, written to it, allocated or evicted, because it
-//! takes milliseconds for each run, and a thread that touches the run meanwhile waits. Reads and changes of pages in
-//! memory do not hold it up. But random ones nearly always meet the run that is being moved, so while other threads of
-//! the process use the processor, the thread rests fifty times as long as it worked. Runs with extents of several pages
-//! are left alone.
+//! takes milliseconds for each run. Reads and changes of pages in memory do not hold it up. But a thread that touches the run
+//! while it is copied waits, and random reads nearly always do. So the time in which the run cannot be touched is kept short: a
+//! free huge page is found before (see [`SpareHugePage`]). And while other threads of the process use the processor, the
+//! thread rests long enough that they lose a small part of their time. Runs with extents of several pages are left alone.
 //!
 //! For the runs themselves, and how one is collapsed and split, see `page::huge_runs`.
 
 use crate::{allocator::Allocator, statistics::Counter};
 use std::time::Duration;
 use vellum_base::primitive::Instant;
-use vellum_vm::{Collapse, cpu_time_of_others};
+use vellum_vm::{Collapse, SpareHugePage, cpu_time_of_others, huge_page_bytes};
 
 /// How long the pool must have been quiet before the first run is collapsed.
 const QUIET: Duration = Duration::from_millis(500);
@@ -26,9 +26,11 @@ const QUIET_PAGES: u64 = 4096;
 /// How long runs are collapsed without a break while the process is idle, and how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(5);
-/// While the process is not idle, other threads lose one part in this many of their time. The process is idle if they
-/// use the processor for less than that.
+/// While the process is not idle, other threads wait for at most one part in this many of their time. The process is idle if
+/// they use the processor for less than that.
 const PART: u32 = 50;
+/// While the process is not idle, huge pages are found in at most one part in this many of a processor's time.
+const FINDING_PART: u32 = 8;
 /// How long to wait when all runs are done, or the system has no huge page to give.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -40,6 +42,8 @@ pub(crate) struct HugePageScheduler {
     run: u64,
     /// The activity at the last check, or when memory ran low.
     seen: Activity,
+    /// None before the first run is collapsed, or if there is no room for it.
+    spare: Option<SpareHugePage>,
 }
 
 /// The numbers on which the background thread bases its decisions.
@@ -75,7 +79,7 @@ impl Activity {
 
 impl HugePageScheduler {
     pub fn new(allocator: &Allocator) -> Self {
-        Self { patience: QUIET, run: 0, seen: Activity::now(allocator) }
+        Self { patience: QUIET, run: 0, seen: Activity::now(allocator), spare: None }
     }
 
     /// How long the thread should sleep; for ever if there will never be anything to do.
@@ -112,16 +116,33 @@ impl HugePageScheduler {
             if runs.is_flagged(run) || !table.is_whole(runs.pages_of(run)) {
                 continue;
             }
+            let finding = self.find_spare();
+            let collapsing = Instant::now();
             if let Collapse::NoMemory | Collapse::Refused = allocator.pages().collapse(run) {
                 break;
             }
-            let worked = begun.elapsed();
-            if busy || worked >= STRETCH {
-                self.patience = if busy { worked * PART } else { REST };
+            if busy {
+                self.patience = finding * FINDING_PART + collapsing.elapsed() * PART;
+                return;
+            }
+            if begun.elapsed() >= STRETCH {
+                self.patience = REST;
                 return;
             }
         }
         (self.patience, self.run) = (IDLE, 0);
+    }
+
+    /// Makes sure that the system has a huge page for the next run. Returns how long that took.
+    fn find_spare(&mut self) -> Duration {
+        let begun = Instant::now();
+        if self.spare.is_none() {
+            self.spare = huge_page_bytes().and_then(|bytes| SpareHugePage::reserve(bytes).ok());
+        }
+        if let Some(spare) = &self.spare {
+            spare.find();
+        }
+        begun.elapsed()
     }
 }
 
