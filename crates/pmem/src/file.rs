@@ -30,12 +30,12 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{Mapping, lock, sync_directory};
+use vellum_vm::{Mapping, SpareHugePage, lock, sync_directory};
 
 /// Persistent memory is mapped with pages of this size where possible; a device can be mapped in no other way.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -71,6 +71,8 @@ pub struct FileMedium {
     pub(crate) syncs: Syncs,
     /// Its lock also protects growing and shrinking.
     mapped: Mutex<Mapped>,
+    /// Made when it is first wanted; none if there is no room for it.
+    spare: OnceLock<Option<SpareHugePage>>,
 }
 
 /// How the file is mapped.
@@ -183,6 +185,7 @@ impl FileMedium {
             capacity: AtomicU64::new(size),
             syncs: Syncs::default(),
             mapped: Mutex::default(),
+            spare: OnceLock::new(),
         };
         medium.choose(options, &metadata)?;
         if !read_only && !is_device {

@@ -20,11 +20,17 @@ use std::{
     collections::BTreeSet,
     ops::Range,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread::{self, Thread},
+    time::{Duration, Instant},
 };
 use vellum_base::PAGE_SIZE;
+
+/// The medium grows ahead of writers if they used up the room of the last growth within this time; and as long after a growth,
+/// room for another one is not returned to the system.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A block that a client returned before it was full.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,10 +57,22 @@ pub struct Space {
     geometry: Geometry,
     /// By how many blocks the number recorded on the medium is raised at a time.
     step: u64,
-    growing: Mutex<()>,
+    growing: Mutex<LastGrowth>,
     inner: Mutex<Inner>,
     /// Blocks that were returned to the file system.
     returned: AtomicU64,
+    /// The thread that grows the medium ahead of writers, if there is one.
+    grower: OnceLock<Thread>,
+    /// Once a block that ends beyond this byte is handed out, that thread is asked.
+    scarce_from: AtomicU64,
+    is_asked: AtomicBool,
+}
+
+/// When the medium last grew, and by how much.
+#[derive(Debug, Default)]
+struct LastGrowth {
+    at: Option<Instant>,
+    bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -94,9 +112,12 @@ impl Space {
             table: Mapping::reserve(bytes, "the table of blocks")?,
             geometry,
             step,
-            growing: Mutex::new(()),
+            growing: Mutex::default(),
             inner: Mutex::default(),
             returned: AtomicU64::new(0),
+            grower: OnceLock::new(),
+            scarce_from: AtomicU64::new(u64::MAX),
+            is_asked: AtomicBool::new(false),
         })
     }
 
@@ -121,7 +142,7 @@ impl Space {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_growing(&self) -> MutexGuard<'_, ()> {
+    fn lock_growing(&self) -> MutexGuard<'_, LastGrowth> {
         self.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,14 +252,63 @@ impl Space {
                     let is_fresh = start >= inner.fresh_from;
                     self.record_end(&mut inner, medium, lane)?;
                     inner.fresh_from = inner.fresh_from.max(inner.end);
+                    self.ask_for_room(inner.end);
                     return Ok((start, is_fresh));
                 }
             }
             let needed = self.geometry.block_at(inner.end - inner.trailing() + count + left);
             let needed = needed.max(medium.capacity() + 1);
             drop(inner);
-            let _growing = self.lock_growing();
-            medium.grow(needed)?;
+            self.grow(medium, needed)?;
+        }
+    }
+
+    /// Grows the medium to at least `to` bytes.
+    fn grow<M: Medium>(&self, medium: &M, to: u64) -> Result<()> {
+        let mut last = self.lock_growing();
+        let before = medium.capacity();
+        medium.grow(to)?;
+        let (capacity, now) = (medium.capacity(), Instant::now());
+        if capacity > before {
+            let bytes = capacity - before;
+            let is_soon = last.at.is_some_and(|at| now - at < SOON);
+            // Relaxed: a hint.
+            self.scarce_from.store(if is_soon { capacity - bytes / 2 } else { u64::MAX }, Ordering::Relaxed);
+            *last = LastGrowth { at: Some(now), bytes };
+        }
+        Ok(())
+    }
+
+    /// Asks for more room if writers will soon need it, now that the blocks before `end` are handed out.
+    fn ask_for_room(&self, end: u64) {
+        // Relaxed, here and where the thread is asked: waking a thread and being woken order what was stored before.
+        let scarce_from = self.scarce_from.load(Ordering::Relaxed);
+        if self.geometry.block_at(end) <= scarce_from {
+            return;
+        }
+        let Some(thread) = self.grower.get() else { return };
+        let order = Ordering::Relaxed;
+        // Once for each growth.
+        if self.scarce_from.compare_exchange(scarce_from, u64::MAX, order, order).is_ok() {
+            self.is_asked.store(true, Ordering::Relaxed);
+            thread.unpark();
+        }
+    }
+
+    /// Grows the medium ahead of writers whenever room becomes scarce, until `stops` says so, which is asked whenever the
+    /// thread wakes up. No other thread does this for the same space.
+    ///
+    /// `watch` is told how each attempt ends. Failures have no other consequence: a writer that needs the room meets them
+    /// itself.
+    pub fn grow_ahead<M: Medium>(&self, medium: &M, stops: impl Fn() -> bool, watch: impl Fn(Result<()>)) {
+        if self.grower.set(thread::current()).is_err() {
+            return;
+        }
+        while !stops() {
+            if self.is_asked.swap(false, Ordering::Relaxed) {
+                watch(self.grow(medium, medium.capacity() + 1));
+            }
+            thread::park();
         }
     }
 
@@ -302,7 +372,7 @@ impl Space {
     /// # Errors
     /// If the new end cannot be recorded, or the file system fails.
     pub fn cut<M: Medium>(&self, medium: &M, lane: &mut Lane, slack: u64) -> Result<u64> {
-        let _growing = self.lock_growing();
+        let last = self.lock_growing();
         let mut inner = self.lock();
         let end = inner.end - inner.trailing();
         let before = medium.capacity();
@@ -311,7 +381,8 @@ impl Space {
             inner.remove_run(end, before);
             inner.end = end;
         }
-        let keep = self.geometry.block_at(end + slack);
+        let ahead = last.at.filter(|at| at.elapsed() < SOON).map_or(0, |_| last.bytes);
+        let keep = self.geometry.block_at(end + slack) + ahead;
         if keep >= before {
             return Ok(0);
         }
@@ -390,5 +461,116 @@ impl Inner {
             from = *block;
         }
         self.end - from
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        file::{FileMedium, Opening},
+        options::{Options, Persistence},
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends the thread that grows the file, also if the test fails.
+    struct Stop<'a>(&'a AtomicBool, Thread);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+            self.1.unpark();
+        }
+    }
+
+    #[test]
+    fn the_file_grows_ahead_of_fast_writers_only_and_is_not_cut_at_once() {
+        let options = Options {
+            chunk_bytes: MIB,
+            growth_bytes: MIB,
+            capacity_bytes: 8 * MIB,
+            persistence: Some(Persistence::Dax),
+            vouch_for_memory: true,
+            ..Options::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let medium = match FileMedium::open(&folder.path().join("store"), Opening::Create, &options) {
+            Ok(medium) => medium,
+            Err(error) => return eprintln!("not tested: {error}"),
+        };
+        let geometry = Geometry::new(4);
+        let space = Space::new(geometry, medium.memory().bytes(), 8).unwrap();
+        medium.grow(MIB).unwrap();
+        space.restore(geometry.first_block(), [], Vec::new(), MIB);
+        let (stopped, lane) = (AtomicBool::new(false), &mut Lane::default());
+        let take = |lane: &mut Lane| space.take_run(&medium, lane, 1, Purpose::Write).map(|(block, _)| block);
+        // As if the last growth was long ago, or just now.
+        let long_ago = || space.lock_growing().at = Instant::now().checked_sub(2 * SOON);
+        let just_now = || space.lock_growing().at = Some(Instant::now());
+        let room = || medium.capacity() - geometry.block_at(space.end());
+        thread::scope(|scope| {
+            let grower = scope.spawn(|| {
+                let stops = || stopped.load(Ordering::Relaxed);
+                let is_expected =
+                    |outcome: &Result<()>| matches!(outcome, Ok(()) | Err(crate::PmemError::Full { .. }));
+                space.grow_ahead(&medium, stops, |outcome| assert!(is_expected(&outcome), "{outcome:?}"));
+            });
+            let _stop = Stop(&stopped, grower.thread().clone());
+            wait_until("no thread grows the file", || space.grower.get().is_some());
+            // The first growth tells nothing about how soon there will be another one; neither does one after a while.
+            for megabytes in [2, 3] {
+                while medium.capacity() < megabytes * MIB {
+                    long_ago();
+                    take(lane).unwrap();
+                }
+                while room() > MIB / 8 {
+                    take(lane).unwrap();
+                }
+                assert!(!space.is_asked.load(Ordering::Relaxed));
+                assert_eq!(medium.capacity(), megabytes * MIB);
+            }
+            // Two growths soon after each other: from now on there is always room.
+            for megabytes in [4, 5] {
+                while medium.capacity() < megabytes * MIB {
+                    just_now();
+                    take(lane).unwrap();
+                }
+            }
+            for _ in 0..MIB / geometry.block_bytes() {
+                wait_until("the file did not grow ahead", || room() >= MIB / 2);
+                just_now();
+                take(lane).unwrap();
+            }
+            let before = medium.capacity();
+            while medium.capacity() == before {
+                wait_until("the file did not grow ahead", || room() >= MIB / 2);
+                just_now();
+                take(lane).unwrap();
+            }
+            let capacity = medium.capacity();
+            assert!(room() > MIB);
+            just_now();
+            assert_eq!(space.cut(&medium, lane, 0).unwrap(), 0, "the room is wanted");
+            assert_eq!(medium.capacity(), capacity);
+            long_ago();
+            assert!(space.cut(&medium, lane, 0).unwrap() > 0);
+            assert_eq!(medium.capacity(), before);
+            // Beyond the capacity it cannot grow, and a writer is told so.
+            let full = loop {
+                if let Err(error) = take(lane) {
+                    break error;
+                }
+            };
+            assert!(matches!(full, crate::PmemError::Full { .. }), "{full}");
+        });
     }
 }

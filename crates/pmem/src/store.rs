@@ -61,10 +61,10 @@ pub struct Store<L: Layout, M: Medium = FileMedium> {
     background: Option<Background>,
 }
 
-/// The thread that reclaims space, and tends the memory.
+/// A thread that reclaims space and tends the memory, and one that makes the file longer ahead of writers.
 #[derive(Debug)]
 struct Background {
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     signal: Arc<Signal>,
 }
 
@@ -333,11 +333,17 @@ impl<L: Layout, M: Medium> Store<L, M> {
 impl Background {
     fn start<L: Layout, M: Medium>(core: Arc<Core<L, M>>) -> Self {
         let signal = Arc::<Signal>::default();
+        let (own, own_core) = (signal.clone(), core.clone());
+        let reclaim = move || tell_panic(|| own.work(&own_core), |told| own.fail(Some(told)));
         let own = signal.clone();
-        // If the thread cannot be started, space is reclaimed on request, or when it runs out.
-        let work = move || tell_panic(|| own.work(&core), |told| own.fail(Some(told)));
-        let thread = std::thread::Builder::new().name("pmem-reclaim".into()).spawn(work).ok();
-        Self { thread, signal }
+        let grow = move || tell_panic(|| own.grow(&core), |told| own.fail(Some(told)));
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(work).ok()
+        };
+        // If a thread cannot be started, space is reclaimed on request, or when it runs out, and writers wait for a file that
+        // grows.
+        let threads = [start("pmem-reclaim", Box::new(reclaim)), start("pmem-growth", Box::new(grow))];
+        Self { threads: threads.into_iter().flatten().collect(), signal }
     }
 }
 
@@ -354,6 +360,12 @@ impl Signal {
 
     fn fail(&self, failure: Option<String>) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// Makes the file longer ahead of writers.
+    fn grow<L: Format, M: Medium>(&self, core: &Core<L, M>) {
+        let watch = |outcome| drop(core.watch(outcome));
+        core.space.grow_ahead(&core.medium, || self.sleep(Duration::ZERO), watch);
     }
 
     fn work<L: Format, M: Medium>(&self, core: &Core<L, M>) {
@@ -394,7 +406,8 @@ impl Drop for Background {
     fn drop(&mut self) {
         *self.signal.stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.wake.notify_all();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
             // A panic in it, which is a bug, is among the statistics.
             let _ = thread.join();
         }

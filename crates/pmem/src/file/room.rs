@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum_base::PAGE_SIZE;
+use vellum_vm::SpareHugePage;
 
 /// Since Linux 5.14; not every version of the C library's interface has a name for it.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
@@ -163,12 +164,17 @@ impl FileMedium {
     /// Requests huge pages for memory that has none yet: without them reading records is slower, but correct. Returns
     /// whether there was any such memory.
     pub(super) fn tend_memory(&self) -> bool {
-        if !self.is_stand_in() {
+        let is_done = |mapped: &Mapped| mapped.huge.saturating_add(HUGE_PAGE_BYTES as u64) > self.capacity();
+        if !self.is_stand_in() || is_done(&self.lock_mapped()) {
             return false;
+        }
+        // Threads that touch the memory wait while it is moved, but not while a huge page is found for it.
+        if let Some(spare) = self.spare.get_or_init(|| SpareHugePage::reserve(HUGE_PAGE_BYTES).ok()) {
+            spare.find();
         }
         // Held, so that no thread cuts the file meanwhile.
         let mut mapped = self.lock_mapped();
-        if mapped.huge.saturating_add(HUGE_PAGE_BYTES as u64) > self.capacity() {
+        if is_done(&mapped) {
             return false;
         }
         // A system that does not support this is not asked again; where no huge page is available now, small ones will
