@@ -83,6 +83,7 @@ macro_rules! model {
     };
 }
 
+mod huge_runs;
 mod latches;
 
 /// Waits for a latch as the pool does, without spinning.

@@ -77,6 +77,12 @@ pub(crate) enum Bug {
     EvictorFence,
     /// Nothing orders the count before the check whether the evictor is asleep.
     ReserverFence,
+    /// Nothing orders the latch of a page that is about to leave before the look at its run's flag.
+    ReleaserFence,
+    /// Nothing orders the flag of a run before the look at the latches of its pages.
+    CollapserFence,
+    /// A run that was split before its memory came is not split again.
+    NoLookAfterFetch,
     /// A page ceases to be a head only after its latch has been released. Only the model of `space` has it.
     FreedAfterTheLatch,
     /// An append hint is accepted whatever happened while it was read.

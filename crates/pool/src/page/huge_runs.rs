@@ -8,10 +8,43 @@
 //!
 //! This module does not decide when to collapse runs: see `maintenance::huge_pages`.
 
-use crate::primitive::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicBool, AtomicU64, Bug, Ordering, fence, planted};
 use std::ops::Range;
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Collapse, Mapping, huge_page_bytes};
+
+/// What backs runs with huge pages: the mapping of all pages or, in the models, a stand-in.
+pub(crate) trait Backing {
+    /// See [`Mapping::collapse`].
+    fn collapse(&self, offset: usize, bytes: usize) -> Collapse;
+
+    /// See [`Mapping::populate_huge`].
+    fn populate_huge(&self, offset: usize, bytes: usize) -> Collapse;
+
+    /// See [`Mapping::split`].
+    fn split(&self, offset: usize);
+
+    /// The number of bytes.
+    fn len(&self) -> usize;
+}
+
+impl Backing for Mapping {
+    fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
+        Mapping::collapse(self, offset, bytes)
+    }
+
+    fn populate_huge(&self, offset: usize, bytes: usize) -> Collapse {
+        Mapping::populate_huge(self, offset, bytes)
+    }
+
+    fn split(&self, offset: usize) {
+        Mapping::split(self, offset);
+    }
+
+    fn len(&self) -> usize {
+        Mapping::len(self)
+    }
+}
 
 /// The runs of a mapping, and which of them are backed by a huge page.
 pub(crate) struct HugeRuns {
@@ -73,12 +106,14 @@ impl HugeRuns {
 
     /// Splits the huge pages behind extents whose memory is about to be released. The caller has latched the extents
     /// exclusively.
-    pub fn split(&self, pages: &Mapping, extents: &[Extent]) {
+    pub fn split(&self, pages: &impl Backing, extents: &[Extent]) {
         if self.run_pages == 0 {
             return;
         }
         // SeqCst: orders the latches before the flags; see the module's invariant.
-        fence(Ordering::SeqCst);
+        if !planted(Bug::ReleaserFence) {
+            fence(Ordering::SeqCst);
+        }
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -96,7 +131,12 @@ impl HugeRuns {
 
     /// Backs a run with a huge page, provided that it still `is_whole` afterwards. Otherwise it has small pages again;
     /// where there was no memory, the kernel may have put some, all zeroes.
-    pub fn collapse(&self, pages: &Mapping, run: u64, is_whole: impl FnOnce(Range<u64>) -> bool) -> Collapse {
+    pub fn collapse(
+        &self,
+        pages: &impl Backing,
+        run: u64,
+        is_whole: impl FnOnce(Range<u64>) -> bool,
+    ) -> Collapse {
         let range = self.pages_of(run);
         let offset = PageId(range.start).offset() as usize;
         let outcome = pages.collapse(offset, self.run_pages as usize * PAGE_SIZE);
@@ -107,7 +147,9 @@ impl HugeRuns {
         }
         self.flag(run);
         // SeqCst: orders the flag before the latches; see the module's invariant.
-        fence(Ordering::SeqCst);
+        if !planted(Bug::CollapserFence) {
+            fence(Ordering::SeqCst);
+        }
         if is_whole(range) {
             return Collapse::Done;
         }
@@ -121,7 +163,7 @@ impl HugeRuns {
     /// run begins there, or this was not possible.
     pub fn populate(
         &self,
-        pages: &Mapping,
+        pages: &impl Backing,
         first: PageId,
         count: impl FnOnce(Range<u64>, &dyn Fn() -> bool) -> bool,
     ) -> Option<u64> {
@@ -138,7 +180,7 @@ impl HugeRuns {
             let fetched = pages.populate_huge(offset, bytes) == Collapse::Done;
             // SeqCst: orders the memory before the check; see the module's invariant.
             fence(Ordering::SeqCst);
-            if !self.is_flagged(run) {
+            if !self.is_flagged(run) && !planted(Bug::NoLookAfterFetch) {
                 // A page of the run was allocated and released meanwhile, which split the run before it was there.
                 pages.split(offset);
             }
@@ -166,6 +208,18 @@ impl HugeRuns {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
         was
+    }
+
+    /// A single run of `run_pages` pages, for models.
+    #[cfg(all(test, loom))]
+    pub fn of_one_run(run_pages: u64) -> Self {
+        Self {
+            first_page: 0,
+            run_pages,
+            flags: Box::new([AtomicU64::new(0)]),
+            count: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+        }
     }
 
     /// The pages of a run, and the run in which a page lies, for tests.
