@@ -205,6 +205,7 @@ pub fn recover<L: Format, M: Medium>(
     }
     let (free, partial) = classify(core, first, end);
     core.space.restore(end, free, partial, core.medium.capacity());
+    core.space.watch_room(core.medium.capacity());
     if !all.late.is_empty() {
         let _ = core.late.set(all.late);
     }

@@ -28,8 +28,9 @@ use std::{
 };
 use vellum_base::PAGE_SIZE;
 
-/// The medium grows ahead of writers if they used up the room of the last growth within this time; and as long after a growth,
-/// room for another one is not returned to the system.
+/// The medium grows ahead of writers that need no more time than this for a byte, in nanoseconds: 32 MiB a second.
+const FAST_NANOS: u64 = 30;
+/// For this long after a growth, room for another one is not returned to the system.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A block that a client returned before it was full.
@@ -63,9 +64,12 @@ pub struct Space {
     returned: AtomicU64,
     /// The thread that grows the medium ahead of writers, if there is one.
     grower: OnceLock<Thread>,
-    /// Once a block that ends beyond this byte is handed out, that thread is asked.
+    /// When a block that ends beyond this byte is handed out, it is time to ask that thread.
     scarce_from: AtomicU64,
+    /// If that happens later than this, it is not asked. In nanoseconds since this began.
+    fast_until: AtomicU64,
     is_asked: AtomicBool,
+    begun: Instant,
 }
 
 /// When the medium last grew, and by how much.
@@ -117,7 +121,9 @@ impl Space {
             returned: AtomicU64::new(0),
             grower: OnceLock::new(),
             scarce_from: AtomicU64::new(u64::MAX),
+            fast_until: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),
+            begun: Instant::now(),
         })
     }
 
@@ -268,18 +274,25 @@ impl Space {
         let mut last = self.lock_growing();
         let before = medium.capacity();
         medium.grow(to)?;
-        let (capacity, now) = (medium.capacity(), Instant::now());
+        let capacity = medium.capacity();
         if capacity > before {
             let bytes = capacity - before;
-            let is_soon = last.at.is_some_and(|at| now - at < SOON);
-            // Relaxed: a hint.
-            self.scarce_from.store(if is_soon { capacity - bytes / 2 } else { u64::MAX }, Ordering::Relaxed);
-            *last = LastGrowth { at: Some(now), bytes };
+            *last = LastGrowth { at: Some(Instant::now()), bytes };
+            self.watch_room(capacity);
         }
         Ok(())
     }
 
-    /// Asks for more room if writers will soon need it, now that the blocks before `end` are handed out.
+    /// Begins to watch how fast what is left of a medium of `capacity` bytes is used up.
+    pub fn watch_room(&self, capacity: u64) {
+        let half = capacity.saturating_sub(self.geometry.block_at(self.end())) / 2;
+        let now = self.begun.elapsed().as_nanos() as u64;
+        // Relaxed: hints.
+        self.fast_until.store(now + half * FAST_NANOS, Ordering::Relaxed);
+        self.scarce_from.store(capacity - half, Ordering::Relaxed);
+    }
+
+    /// Asks for more room if writers have used up half of it fast, now that the blocks before `end` are handed out.
     fn ask_for_room(&self, end: u64) {
         // Relaxed, here and where the thread is asked: waking a thread and being woken order what was stored before.
         let scarce_from = self.scarce_from.load(Ordering::Relaxed);
@@ -289,7 +302,9 @@ impl Space {
         let Some(thread) = self.grower.get() else { return };
         let order = Ordering::Relaxed;
         // Once for each growth.
-        if self.scarce_from.compare_exchange(scarce_from, u64::MAX, order, order).is_ok() {
+        if self.scarce_from.compare_exchange(scarce_from, u64::MAX, order, order).is_ok()
+            && self.begun.elapsed().as_nanos() < u128::from(self.fast_until.load(order))
+        {
             self.is_asked.store(true, Ordering::Relaxed);
             thread.unpark();
         }
@@ -306,7 +321,9 @@ impl Space {
         }
         while !stops() {
             if self.is_asked.swap(false, Ordering::Relaxed) {
-                watch(self.grow(medium, medium.capacity() + 1));
+                // By a whole step or, where there is no room for that, by a block.
+                let next = self.geometry.blocks_in(medium.capacity()) + 1;
+                watch(self.grow(medium, self.geometry.block_at(next)));
             }
             thread::park();
         }
@@ -514,8 +531,12 @@ mod tests {
         let (stopped, lane) = (AtomicBool::new(false), &mut Lane::default());
         let take = |lane: &mut Lane| space.take_run(&medium, lane, 1, Purpose::Write).map(|(block, _)| block);
         // As if the last growth was long ago, or just now.
-        let long_ago = || space.lock_growing().at = Instant::now().checked_sub(2 * SOON);
-        let just_now = || space.lock_growing().at = Some(Instant::now());
+        let set = |at, until| {
+            space.lock_growing().at = at;
+            space.fast_until.store(until, Ordering::Relaxed);
+        };
+        let long_ago = || set(None, 0);
+        let just_now = || set(Some(Instant::now()), u64::MAX);
         let room = || medium.capacity() - geometry.block_at(space.end());
         thread::scope(|scope| {
             let grower = scope.spawn(|| {
@@ -526,25 +547,23 @@ mod tests {
             });
             let _stop = Stop(&stopped, grower.thread().clone());
             wait_until("no thread grows the file", || space.grower.get().is_some());
-            // The first growth tells nothing about how soon there will be another one; neither does one after a while.
-            for megabytes in [2, 3] {
+            // Slow writers make the file longer themselves, when they need it.
+            for megabytes in [1, 2, 3] {
                 while medium.capacity() < megabytes * MIB {
-                    long_ago();
                     take(lane).unwrap();
                 }
                 while room() > MIB / 8 {
+                    long_ago();
                     take(lane).unwrap();
                 }
                 assert!(!space.is_asked.load(Ordering::Relaxed));
                 assert_eq!(medium.capacity(), megabytes * MIB);
             }
-            // Two growths soon after each other: from now on there is always room.
-            for megabytes in [4, 5] {
-                while medium.capacity() < megabytes * MIB {
-                    just_now();
-                    take(lane).unwrap();
-                }
+            // Fast ones always find room, from the next growth on.
+            while medium.capacity() < 4 * MIB {
+                take(lane).unwrap();
             }
+            just_now();
             for _ in 0..MIB / geometry.block_bytes() {
                 wait_until("the file did not grow ahead", || room() >= MIB / 2);
                 just_now();

@@ -222,6 +222,7 @@ impl<L: Layout, M: Medium> Store<L, M> {
         superblock.write(&medium, &mut Lane::default(), first_block)?;
         let core = Self::assemble(medium, superblock, options, segments_max, end_step)?;
         core.space.restore(first_block, [], Vec::new(), held_bytes);
+        core.space.watch_room(core.medium.capacity());
         Ok(Self::start(core, Recovery::default(), options))
     }
 
