@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 use vellum_base::{Extent, HeaderFault, PageId, shown};
-use vellum_vm::VmError;
+use vellum_vm::{VmError, advice};
 
 /// An error of the pool. Its message says what was being done, on what, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum PoolError {
         source: io::Error,
     },
     /// The file could not be written. Changes of pages are still in memory, and will be written later.
-    #[error("cannot write {extent}: {source}")]
+    #[error("cannot write {extent}: {source}{}", advice(source))]
     Write {
         /// What was being written.
         extent: Extent,

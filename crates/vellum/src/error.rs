@@ -9,7 +9,7 @@ use vellum_access::AccessError;
 use vellum_objects::ObjectError;
 use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
-use vellum_vm::VmError;
+use vellum_vm::{VmError, is_full};
 
 /// What went wrong. The message says what was being done, to what, and what can be done about it; [`kind`](Error::kind)
 /// sorts errors for programs.
@@ -513,7 +513,9 @@ fn log_kind(error: &TxnError) -> ErrorKind {
 
 fn wal_kind(error: &LogError) -> ErrorKind {
     match error {
-        LogError::NoRoom { source, .. } if is_full(source) => ErrorKind::OutOfSpace,
+        LogError::NoRoom { source, .. } | LogError::Files { source, .. } if is_full(source) => {
+            ErrorKind::OutOfSpace
+        }
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
         LogError::Closed => ErrorKind::ReadOnly,
         LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,
@@ -586,10 +588,4 @@ fn vm_kind(error: &VmError) -> ErrorKind {
         VmError::Length { .. } | VmError::UnknownName { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
-}
-
-/// Whether the system reports lack of space: on the device, in a quota, or because of a limit on file sizes.
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

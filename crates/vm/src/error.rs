@@ -6,7 +6,7 @@ use crate::{IoEngine, ReleaseMethod};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use vellum_base::{PAGE_SIZE, shown};
+use vellum_base::{PAGE_SIZE, io_causes, shown};
 
 /// The reason why the kernel, or this layer on its behalf, refused something.
 #[derive(Debug, thiserror::Error)]
@@ -174,8 +174,8 @@ impl VmError {
     }
 }
 
-/// What to do about an error of opening a file or a directory, as the end of the sentence that tells the error. Empty if
-/// the error says enough.
+/// What to do about an error of opening a file or a directory, or of writing, as the end of the sentence that tells the
+/// error. Empty if the error says enough.
 pub fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => {
@@ -183,6 +183,12 @@ pub fn advice(error: &io::Error) -> &'static str {
         }
         Some(libc::ENFILE) => {
             ". This system may have no more files open: close other programs, or raise that limit (sysctl fs.file-max), and \
+             try again"
+        }
+        Some(libc::ENOSPC) => ". Make room on the disk, and try again",
+        Some(libc::EDQUOT) => ". Make room within the quota, or have it raised, and try again",
+        Some(libc::EFBIG) => {
+            ". A file may not become so large: raise that limit (`ulimit -f`, RLIMIT_FSIZE), or that of the file system, and \
              try again"
         }
         _ => "",
@@ -218,6 +224,14 @@ pub fn shows_damage(error: &io::Error) -> bool {
     }
 }
 
+/// Whether the system reports lack of space: on the device, in a quota, or because of a limit on the size of files. So may
+/// an error among the causes of this one.
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let says_so = |error: &io::Error| matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge);
+    says_so(error) || io_causes(error).any(says_so)
+}
+
 /// The process or handle that has a file open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -250,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_for_want_of_descriptors_says_what_to_do_and_is_no_damage() {
+    fn an_error_for_want_of_descriptors_or_room_says_what_to_do_and_is_no_damage() {
         let open = |number| VmError::Open {
             path: "file".into(),
             action: "open for reading",
@@ -258,6 +272,16 @@ mod tests {
         };
         assert!(open(libc::EMFILE).to_string().contains("raise that limit (`ulimit -n`, RLIMIT_NOFILE)"));
         assert!(open(libc::ENFILE).to_string().contains("fs.file-max"));
+        for full in [libc::ENOSPC, libc::EDQUOT] {
+            assert!(open(full).to_string().contains(". Make room "));
+        }
+        assert!(open(libc::EFBIG).to_string().contains("ulimit -f"));
+        for (number, is_lack) in
+            [(libc::ENOSPC, true), (libc::EDQUOT, true), (libc::EFBIG, true), (libc::EIO, false)]
+        {
+            assert_eq!(is_full(&io::Error::from_raw_os_error(number)), is_lack);
+            assert_eq!(is_full(&io::Error::other(open(number))), is_lack);
+        }
         assert_eq!(
             open(libc::EIO).to_string(),
             "cannot open for reading file: Input/output error (os error 5)"

@@ -54,7 +54,7 @@ pub use aligned::AlignedBuffer;
 pub use cpu_time::cpu_time_of_others;
 pub use directory::{Directory, DiskDirectory};
 pub use disk::{DiskFile, sync_directory};
-pub use error::{LockHolder, VmError, advice, shows_damage};
+pub use error::{LockHolder, VmError, advice, is_full, shows_damage};
 pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions};
 pub use huge::{Collapse, SpareHugePage, huge_page_bytes};

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, CreateMode, Directory, File};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, VmError, is_full};
 
 /// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
 /// device writes about this many bytes. So writing them twice pays if syncs bring no more than that, and not in a log
@@ -298,7 +298,7 @@ impl SegmentMaker {
 
     fn fill(&mut self, number: u64, is_written: bool) -> io::Result<Made> {
         let options = file_options(CreateMode::CreateNew);
-        let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
+        let file = self.directory.open(UNFINISHED, &options).map_err(not_made)?;
         file.grow(self.segment_bytes)?;
         let bytes = if is_written { self.segment_bytes } else { 0 };
         let zeroes = AlignedBuffer::new(bytes.min(1 << 20) as usize);
@@ -312,6 +312,14 @@ impl SegmentMaker {
         self.directory.rename(UNFINISHED, &name(number))?;
         self.is_unfinished = false;
         Ok(Made { file: OpenSegment::named(&self.directory, number, file), written: bytes })
+    }
+}
+
+/// Why the file of a segment could not be made; if there is no room, no more than that.
+fn not_made(error: VmError) -> io::Error {
+    match error {
+        VmError::Open { source, .. } if is_full(&source) => source,
+        error => io::Error::other(error),
     }
 }
 

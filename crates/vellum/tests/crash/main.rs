@@ -14,6 +14,7 @@
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
+//! - `full_from`: disks that are full from any operation on;
 //! - `kills`: processes that are killed for good, on a real disk, at any moment;
 //! - `system_calls`: such processes, killed at each of their system calls;
 //! - `planted`: each bug that is planted in the engine is found by one of these.
@@ -36,6 +37,8 @@ mod failures;
 mod feeds;
 #[cfg(not(shuttle))]
 mod full_disk;
+#[cfg(not(shuttle))]
+mod full_from;
 mod heap_objects;
 mod heaps;
 mod histories;

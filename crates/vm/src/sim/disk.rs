@@ -3,7 +3,7 @@
 use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
 use super::file::{OpenLock, SimulatedFile, history, state};
 use super::image::Image;
-use super::state::{Disk, NameChange};
+use super::state::{Disk, Fills, NameChange};
 use crate::directory::Directory;
 use crate::{CreateMode, File, FileOptions, LockHolder, VmError};
 use std::fmt;
@@ -69,6 +69,18 @@ impl SimulatedDisk {
         state.capacity_bytes = Some(state.used_bytes() + bytes);
     }
 
+    /// From the `n`-th operation from now on that may take room (the next one is the first), the disk is full until it is
+    /// healed: all of them fail with ENOSPC and change nothing. Those are growing and creating files, and, if
+    /// `overwriting` takes room, all writes: on a file system that writes to another place each time.
+    pub fn fill_from(&self, n: u64, overwriting: bool) {
+        self.state().fills = Some(Fills { left: n.saturating_sub(1), overwriting });
+    }
+
+    /// Whether the disk [has become full](Self::fill_from).
+    pub fn is_filled(&self) -> bool {
+        self.state().fills.is_some_and(|fills| fills.left == 0)
+    }
+
     /// Ends all faults and scheduled failures, except for the crash model.
     pub fn heal(&self) {
         let mut state = self.state();
@@ -79,6 +91,7 @@ impl SimulatedDisk {
         state.faults = Faults { crash: state.faults.crash, ..Faults::default() };
         state.schedule.clear();
         state.capacity_bytes = None;
+        state.fills = None;
     }
 
     /// Makes the `n`-th operation from now, on any file or name, fail with EIO; the next one is the first.
@@ -149,6 +162,9 @@ impl Directory for SimulatedDisk {
             (Some(index), _) => index,
             (None, CreateMode::CreateNew | CreateMode::OpenOrCreate) if !options.read_only => {
                 state.begin_name(FileOperation::Name, "created").map_err(failed)?;
+                if state.is_refused_room(false) {
+                    return Err(failed(io::Error::from_raw_os_error(libc::ENOSPC)));
+                }
                 create(&mut state, name)
             }
             (None, _) => return Err(failed(io::ErrorKind::NotFound.into())),

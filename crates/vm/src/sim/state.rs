@@ -31,8 +31,19 @@ pub(super) struct Disk {
     pub history: History,
     /// How many bytes all files with names may have in total.
     pub capacity_bytes: Option<u64>,
+    /// When the disk becomes full, whatever the files have.
+    pub fills: Option<Fills>,
     /// How many syncs of files have succeeded.
     pub syncs: u64,
+}
+
+/// A disk that becomes full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fills {
+    /// So many operations that may take room find some.
+    pub left: u64,
+    /// Whether writes to what is there take room.
+    pub overwriting: bool,
 }
 
 /// A file.
@@ -113,6 +124,7 @@ impl Disk {
             schedule: Schedule::default(),
             history: History::default(),
             capacity_bytes: None,
+            fills: None,
             syncs: 0,
         }
     }
@@ -146,6 +158,18 @@ impl Disk {
         if fails { Err(eio()) } else { Ok(()) }
     }
 
+    /// Counts an operation that may take room, and says whether there is none.
+    pub fn is_refused_room(&mut self, is_overwriting: bool) -> bool {
+        match &mut self.fills {
+            Some(fills) if fills.overwriting || !is_overwriting => {
+                let is_full = fills.left == 0;
+                fills.left = fills.left.saturating_sub(1);
+                is_full
+            }
+            _ => false,
+        }
+    }
+
     /// Counts an operation on a file; returns how long to wait, or fails if it should.
     pub fn begin(
         &mut self,
@@ -169,6 +193,13 @@ impl Disk {
         let end = offset + bytes as u64;
         let refused = file.faults.reserved_bytes.is_some_and(|reserved| end > reserved);
         if operation == FileOperation::Write && refused {
+            self.note(index, operation, offset, bytes, "ENOSPC");
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let is_growing = end > self.files[index].contents.size();
+        let takes_room =
+            operation == FileOperation::Write || (operation == FileOperation::Resize && is_growing);
+        if takes_room && self.is_refused_room(!is_growing) {
             self.note(index, operation, offset, bytes, "ENOSPC");
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
