@@ -5,7 +5,7 @@ use crate::generations::{self, Frozen, Generation, Moving};
 use crate::lock_order::OrderedGuard;
 use crate::writer::State;
 use std::sync::Arc;
-use vellum_base::primitive::Ordering;
+use vellum_base::primitive::{Instant, Ordering};
 use vellum_pool::PoolError;
 
 /// The turn to move versions.
@@ -175,7 +175,8 @@ impl Turn<'_> {
     /// If the file fails, or has failed, and there is so little room that nothing may be added.
     pub fn end(mut self, moved: impl FnOnce(&Self) -> Result<(), PoolError>) -> Result<(), PoolError> {
         if !self.failure.as_ref().is_some_and(|failure| failure.is_paused(self.room.is_full)) {
-            *self.failure = moved(&self).err().map(|error| Failure::new(error, self.failure.as_ref()));
+            let begun = Instant::now();
+            *self.failure = moved(&self).err().map(|error| Failure::new(error, begun, self.failure.as_ref()));
         }
         let is_exceeded = self.versions.room().is_exceeded;
         let cause = self.failure.as_ref().filter(|_| is_exceeded).map(Failure::cause);
