@@ -27,15 +27,14 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// An attempt that began at `begun` has failed just now; the one before it failed, too, if there is a `former` failure.
-    pub fn new(error: PoolError, begun: Instant, former: Option<&Self>) -> Self {
+    /// An attempt has failed just now, and has taken so long; the one before it failed, too, if there is a `former` failure.
+    pub fn new(error: PoolError, taken: Duration, former: Option<&Self>) -> Self {
         let [first, most] = PAUSES;
         let pause = former.map_or(first, |former| (former.pause * 2).min(most));
-        let when = Instant::now();
         let is_device_full = io_causes(&error).any(is_full);
         let pause_if_full =
-            if is_device_full { ((when - begun) * PART).min(PAUSE_IF_FULL) } else { PAUSE_IF_FULL };
-        Self { cause: Arc::new(error), when, pause, pause_if_full }
+            if is_device_full { (taken * PART).min(PAUSE_IF_FULL) } else { PAUSE_IF_FULL };
+        Self { cause: Arc::new(error), when: Instant::now(), pause, pause_if_full }
     }
 
     /// Whether it is too early to try again.
@@ -47,5 +46,38 @@ impl Failure {
     /// Why the file has failed.
     pub fn cause(&self) -> Arc<PoolError> {
         self.cause.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind::{self, Other, QuotaExceeded, StorageFull};
+    use vellum_base::{Extent, PageId};
+
+    /// The tenth failure in a row of attempts that take so long.
+    fn tenth(kind: ErrorKind, taken: Duration) -> Failure {
+        let error = || PoolError::Write { extent: Extent::page(PageId(7)), source: kind.into() };
+        let first = Failure::new(error(), taken, None);
+        (1..10).fold(first, |former, _| Failure::new(error(), taken, Some(&former)))
+    }
+
+    #[test]
+    fn a_full_device_is_asked_again_soon_and_a_broken_one_is_not() {
+        let (soon, late) = (Duration::from_millis(1), Duration::from_secs(3));
+        for (kind, taken, expected) in [
+            (StorageFull, soon, soon * PART),
+            (QuotaExceeded, soon, soon * PART),
+            (StorageFull, late, PAUSE_IF_FULL),
+            (Other, soon, PAUSE_IF_FULL),
+        ] {
+            let failure = tenth(kind, taken);
+            assert_eq!(failure.pause, PAUSES[1], "no change fails meanwhile");
+            assert_eq!(failure.pause_if_full, expected, "{kind} after {taken:?}");
+            assert!(failure.is_paused(false));
+        }
+        let failure = tenth(StorageFull, soon);
+        std::thread::sleep(soon * PART);
+        assert!(!failure.is_paused(true));
     }
 }

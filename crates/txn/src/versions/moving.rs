@@ -176,7 +176,9 @@ impl Turn<'_> {
     pub fn end(mut self, moved: impl FnOnce(&Self) -> Result<(), PoolError>) -> Result<(), PoolError> {
         if !self.failure.as_ref().is_some_and(|failure| failure.is_paused(self.room.is_full)) {
             let begun = Instant::now();
-            *self.failure = moved(&self).err().map(|error| Failure::new(error, begun, self.failure.as_ref()));
+            let outcome = moved(&self);
+            let taken = begun.elapsed();
+            *self.failure = outcome.err().map(|error| Failure::new(error, taken, self.failure.as_ref()));
         }
         let is_exceeded = self.versions.room().is_exceeded;
         let cause = self.failure.as_ref().filter(|_| is_exceeded).map(Failure::cause);

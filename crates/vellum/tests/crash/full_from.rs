@@ -343,10 +343,10 @@ fn run(fill: Fill, then: Then) -> Result<bool, String> {
 
 /// All kinds of steps succeed when there is room. What was refused just before is tried again after a pause.
 fn go_on(run: &mut Run, database: &Database) -> Result<(), String> {
-    let begun = Instant::now();
     for _ in 0..30 {
+        let begun = Instant::now();
         while let Some(refused) = run.step(database)? {
-            if begun.elapsed() > Duration::from_secs(2) || run.is_ended {
+            if begun.elapsed() > LONGEST || run.is_ended {
                 return Err(format!("with room: {refused}"));
             }
             sleep(Duration::from_millis(1));

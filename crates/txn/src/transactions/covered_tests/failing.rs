@@ -167,33 +167,3 @@ fn while_no_generation_can_be_written_memory_is_bounded_and_the_error_says_why()
     rounds.look();
     rounds.end();
 }
-
-/// A device that is full refuses at once, so asking again costs little.
-#[test]
-fn when_there_is_room_on_the_device_again_changes_go_on_almost_at_once() {
-    let mut rounds = Rounds::new();
-    rounds.round();
-    rounds.disk.fill_from(1, true);
-    let mut longest = Duration::ZERO;
-    // Long enough for the longest pauses.
-    let full_until = Instant::now() + PAUSE * 12;
-    while Instant::now() < full_until || rounds.errors.is_empty() {
-        let begun = Instant::now();
-        if rounds.errors.is_empty() {
-            rounds.round();
-        } else {
-            rounds.make_room();
-            longest = longest.max(begun.elapsed());
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-    rounds.disk.heal();
-    let begun = Instant::now();
-    while !rounds.make_room() {
-        thread::sleep(Duration::from_millis(1));
-    }
-    let taken = begun.elapsed();
-    assert!(taken < PAUSE + longest * 25, "{taken:?}, an attempt takes {longest:?}");
-    rounds.look();
-    rounds.end();
-}
