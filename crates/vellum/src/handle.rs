@@ -422,8 +422,10 @@ impl Handle {
         tree.multi_get(keys, self.read_depth(), |index, value| {
             match (value.map_err(Error::from), keys.get(index)) {
                 (Err(error), Some(key)) if error.is_about_room() => {
-                    let whole = self.read_whole(tree, key.as_ref());
-                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
+                    match self.read_whole(tree, key.as_ref()) {
+                        Ok(whole) => visit(index, Ok(whole.as_deref())),
+                        Err(error) => visit(index, Err(error)),
+                    }
                 }
                 (value, _) => visit(index, value),
             }

@@ -1,7 +1,7 @@
 //! Lookups of a sequence of keys, with the reads for later keys already under way.
 
 use crate::{
-    AsKey, Error, KeyType, Result, Table, Transaction, ValueType, encoding::KeyBuffer, handle::Handle, nested,
+    AsKey, KeyType, Result, Table, Transaction, ValueType, encoding::KeyBuffer, handle::Handle, nested,
 };
 use std::marker::PhantomData;
 use vellum_access::{NumberedRoot, Tree};
@@ -159,25 +159,17 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
                     handle.value_if_any::<V>(handle.get(bytes.as_ref())?)
                 }
                 Ok(value) => handle.value_if_any::<V>(value),
-                Err(error) if error.is_about_room() => handle.get_whole::<V>(tree, bytes.as_ref(), error),
+                // It is read past the pool, in the tree that is the current one then.
+                Err(error) if error.is_about_room() && reader.is_none() => {
+                    handle.value_if_any::<V>(handle.get(bytes.as_ref())?)
+                }
+                Err(error) if error.is_about_room() => {
+                    handle.value_if_any::<V>(handle.read_whole(tree, bytes.as_ref())?)
+                }
                 Err(error) => Err(error),
             });
             *former = former.saturating_sub(1);
             (key, value)
         })
-    }
-}
-
-impl Handle {
-    /// Reads a value for which the pool has no room.
-    #[cold]
-    fn get_whole<V: ValueType + ?Sized>(
-        &self,
-        tree: Tree<'_, Pool>,
-        key: &[u8],
-        error: Error,
-    ) -> Result<Option<V::Owned>> {
-        let whole = self.read_whole(tree, key).map_err(|_| error)?;
-        self.value_if_any::<V>(whole)
     }
 }

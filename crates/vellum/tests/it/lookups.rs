@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use std::{cell::Cell, collections::BTreeMap};
-use vellum::{Database, Error, IsolationLevel, Table, TableName, TransactionOptions};
+use vellum::{Database, Error, ErrorKind, IsolationLevel, Table, TableName, TransactionOptions};
+use vellum_vm::FileOperation;
 
 const TEXTS: TableName<u32, str> = TableName::new("texts");
 
@@ -157,4 +158,27 @@ fn a_transaction_that_is_over_says_so_with_each_key() {
     assert_eq!(keys, [1, 2, 3, 4]);
     assert!(ends.iter().all(|end| matches!(end, Err(Error::Ended))), "{ends:?}");
     assert!(matches!(transaction.lookups(&table, 0..5).err(), Some(Error::Ended)));
+}
+
+/// Such a value is read past the pool. What fails then is the device, and not the pool.
+#[test]
+fn a_value_larger_than_the_pool_that_cannot_be_read_says_why() {
+    let (disk, database) = database(1, &options().pool_bytes(64 << 10));
+    let table = database.create_table(TEXTS).unwrap();
+    table.put(1, "x".repeat(400_000)).unwrap();
+    database.checkpoint().unwrap();
+    let transaction = database.begin().unwrap();
+    let all = |number: usize| match number {
+        0 => table.multi_get(&[1]).remove(0),
+        1 => transaction.multi_get(&table, &[1]).unwrap().remove(0),
+        2 => table.lookups([1]).next().unwrap().1,
+        _ => transaction.lookups(&table, [1]).unwrap().next().unwrap().1,
+    };
+    for number in 0..4 {
+        assert_eq!(all(number).unwrap().unwrap().len(), 400_000);
+        disk.fail_from_of(FileOperation::Read, 1);
+        let failed = all(number).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Io, "{number}: {failed:?}");
+        disk.heal();
+    }
 }
