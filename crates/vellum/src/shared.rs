@@ -326,6 +326,16 @@ impl Inner {
         }
     }
 
+    /// Somebody has met a conflict, perhaps with a transaction that could not be rolled back: the next transaction that
+    /// begins tries that again, so that a conflict which is met again and again is not one of these.
+    pub(crate) fn undo_soon(&self) {
+        if self.has_not_undone.load(Ordering::Relaxed)
+            && let Some((again, _)) = &mut *lock(&self.undo_again)
+        {
+            *again = Instant::now();
+        }
+    }
+
     #[cold]
     fn try_to_undo_rest(&self) -> Result<()> {
         /// How long a transaction that begins does not try again, at first and at most.

@@ -542,6 +542,9 @@ impl Transaction {
 
     /// Marks the transaction as one that can only be rolled back, and passes the error on.
     pub(crate) fn die(&self, error: Error) -> Error {
+        if let Error::Conflict { committed: false, .. } = &error {
+            self.open.inner.undo_soon();
+        }
         // An invalid request has changed nothing, and the next request may succeed.
         if error.kind() != ErrorKind::InvalidInput {
             self.is_dead.store(true, Ordering::Relaxed);

@@ -91,6 +91,25 @@ fn not_every_transaction_that_begins_tries_again() {
     assert!(database.verify(|_| {}).is_clean());
 }
 
+/// It is rolled back, and run again, as it is told to.
+#[test]
+fn a_transaction_that_meets_what_is_not_rolled_back_lets_the_next_one_try() {
+    let disk = Arc::new(SimulatedDisk::new(5));
+    let (database, table) = with_a_failed_rollback(&disk);
+    disk.fail_from_of(FileOperation::Read, 1);
+    // It tries in vain, and later ones wait a while before they try.
+    drop(database.begin().unwrap());
+    disk.heal();
+    let refused = database.begin().unwrap().put(&table, "replaced", "other");
+    if let Err(conflict) = refused {
+        assert_eq!(conflict.kind(), ErrorKind::Conflict, "{conflict:?}");
+    }
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "replaced", "other").unwrap();
+    transaction.rollback().unwrap();
+    check_undone(&database, &table);
+}
+
 #[test]
 fn what_a_transaction_needs_that_is_still_not_rolled_back_is_no_leak() {
     let disk = Arc::new(SimulatedDisk::new(2));
