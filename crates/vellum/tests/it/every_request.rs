@@ -7,6 +7,7 @@
 
 mod changes;
 mod dropped;
+mod failures;
 mod futures;
 mod held;
 mod many;
@@ -92,6 +93,12 @@ struct Run {
     /// Makes each value another one.
     next_value: u64,
     pool_bytes: usize,
+    /// Each operation of the device takes a while.
+    is_slow: bool,
+    /// The device fails now.
+    is_failing: bool,
+    /// How often it has begun to fail.
+    failures: u64,
     compactions: u32,
     /// The tables that futures are changing: nothing else uses them.
     unsettled: BTreeSet<Id>,
@@ -123,7 +130,7 @@ impl Run {
     fn new(seed: u64, steps: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let disk = SimulatedDisk::new(seed);
-        let pool_bytes = [96 << 10, 256 << 10, 512 << 10, 1 << 20][random.random_range(0..4)];
+        let pool_bytes = [64 << 10, 96 << 10, 256 << 10, 512 << 10, 1 << 20][random.random_range(0..5)];
         let versions = [8_000, 20_000, 50_000, 200_000, 64 << 20][random.random_range(0..5)];
         let options = options()
             .pool_bytes(pool_bytes as u64)
@@ -131,7 +138,11 @@ impl Run {
             .durability(Durability::Deferred)
             .log(random.random_ratio(9, 10));
         let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
-        let story = Story { seed, lines: vec![format!("pool of {pool_bytes}, versions in {versions}")] };
+        let is_slow = random.random_ratio(1, 5);
+        let story = Story {
+            seed,
+            lines: vec![format!("pool of {pool_bytes}, versions in {versions}, slow {is_slow}")],
+        };
         Self {
             steps_max: steps.min(random.random_range(60..400)),
             random,
@@ -148,6 +159,9 @@ impl Run {
             next_number: 0,
             next_value: 0,
             pool_bytes,
+            is_slow,
+            is_failing: false,
+            failures: 0,
             compactions: 0,
             unsettled: BTreeSet::new(),
             has_cancelled: false,
@@ -156,6 +170,7 @@ impl Run {
     }
 
     fn run(mut self) {
+        self.heal();
         for number in 0..3 {
             self.create_first(number);
         }
@@ -188,6 +203,7 @@ impl Run {
             89 if self.depth == 0 => self.reopen(),
             90 => self.maintain(),
             91 | 92 => self.use_dropped(),
+            93..96 => self.fail(),
             _ => {}
         }
         for _ in 0..self.random.random_range(1..4) {
@@ -274,8 +290,14 @@ impl Run {
     /// A value that no other record has, unless it is very short.
     fn draw_value(&mut self) -> Value {
         let length = match self.random.random_range(0..200) {
-            0..6 => 0,
-            6..110 => self.random.random_range(1..100),
+            0..5 => self.random.random_range(0..3),
+            5 | 6 => self.random.random_range(1020..1030),
+            // With the longest keys these are the longest that lie in leaves.
+            7 | 8 => self.random.random_range(880..896),
+            9 => {
+                (self.random.random_range(1..6) * 4096_usize).saturating_sub(self.random.random_range(0..80))
+            }
+            10..110 => self.random.random_range(1..100),
             110..170 => self.random.random_range(100..1024),
             170..185 => self.random.random_range(1024..9000),
             185..199 => self.random.random_range(9000..40_000),
@@ -321,12 +343,19 @@ impl Run {
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 assert_ne!(clash, Clash::None, "a needless conflict: {error:?}");
                 if let Some(number) = source.number {
+                    if matches!(error, vellum::Error::Conflict { committed: false, .. }) {
+                        self.model.note_conflict();
+                    }
                     self.tell(format!("T{number} is dead"));
                     self.model.open.get_mut(&number).unwrap().is_dead = true;
                 }
                 false
             }
-            Err(error) => panic!("{error:?}"),
+            Err(error) => {
+                assert!(self.is_failure(&error), "{error:?}");
+                self.note_failure(source, &error);
+                false
+            }
         }
     }
 

@@ -31,7 +31,7 @@ impl Run {
         let mut keys = self.draw_keys(table, &entries);
         keys.truncate(8);
         self.tell(format!("{} holds {} futures that get from {table:?}", source.text(), keys.len()));
-        let mut watch = Watch::new(entries);
+        let (mut watch, failures) = (Watch::new(entries), self.failures);
         let mut held: Vec<Option<(&Key, Held<'_>, Option<usize>)>> =
             keys.iter().map(|key| Some((key, Held::new(source.get_later(handle, key)), None))).collect();
         for round in self.draw_rounds(held.len()) {
@@ -50,7 +50,15 @@ impl Run {
                 let bounds = (Bound::Included(key.to_vec()), Bound::Included(key.to_vec()));
                 self.model.note_read(source.number, table, bounds, false);
                 let Some(got) = future.go_on(way) else { continue };
-                let Told::Value(value) = got.unwrap() else { panic!("not a value") };
+                let got = match got {
+                    Err(error) => {
+                        assert!(self.is_failure_since(failures, &error), "{error:?}");
+                        held[place] = None;
+                        continue;
+                    }
+                    Ok(got) => got,
+                };
+                let Told::Value(value) = got else { panic!("not a value") };
                 let shown = value.as_ref().map(|value| short(value));
                 assert!(
                     watch.had_since(since, key, value.as_deref()),
@@ -164,7 +172,7 @@ impl Run {
         self.tell(format!("{way:?} {kind:?} of {}: {clash:?}", short(key)));
         if way == Next::Drop {
             future.cancel();
-            if let Some((begun, _)) = *begun
+            if let Some((begun, ..)) = *begun
                 && is_there
             {
                 let now = handle.bytes.get(&key[..]).unwrap();
@@ -187,7 +195,7 @@ impl Run {
         if begun.is_none() {
             self.model.leave(table, key);
         }
-        let (begun, first) = *begun.get_or_insert((self.model.now(), clash));
+        let (begun, first, failures) = *begun.get_or_insert((self.model.now(), clash, self.failures));
         let Some(done) = future.go_on(way) else { return false };
         match done {
             Ok(done) => {
@@ -199,6 +207,7 @@ impl Run {
                 }
             }
             Err(Error::NoSuchTable { .. }) => assert!(!is_there),
+            Err(error) if self.is_failure_since(failures, &error) => self.model.note_unclear(),
             Err(error) => {
                 let may_clash = clash.max(first) != Clash::None;
                 assert!(error.kind() == ErrorKind::Conflict && may_clash, "{error:?}, {first:?}, {clash:?}");
@@ -293,8 +302,8 @@ struct Change<'f> {
     key: Key,
     kind: Kind,
     future: Held<'f>,
-    /// When it was first polled, and whether it was in the way of others then.
-    begun: Option<(u64, Clash)>,
+    /// When it was first polled, whether it was in the way of others then, and how often the device had failed.
+    begun: Option<(u64, Clash, u64)>,
 }
 
 /// What is done with a future.

@@ -89,16 +89,31 @@ impl Run {
             if !self.go_on(source, table, watch) {
                 return;
             }
+            let fails = self.random.random_ratio(1, 12);
+            if fails {
+                self.begin_to_fail();
+            }
             for _ in 0..self.random.random_range(1..30) {
                 let is_forward = if both == 2 { self.random.random_ratio(1, 2) } else { both == 0 };
-                let entry = next(is_forward).map(Result::unwrap);
+                let entry = match next(is_forward) {
+                    Some(Err(error)) => {
+                        assert!(self.is_failure(&error), "{error:?}");
+                        self.heal();
+                        assert!(next(is_forward).is_none(), "it goes on after an error");
+                        return;
+                    }
+                    entry => entry.map(Result::unwrap),
+                };
                 let shown = entry.as_ref().map(|(key, value)| (&key[..], Some(&value[..])));
                 let objection = watch.objection(&rest, is_forward, shown);
                 assert!(objection.is_none(), "forward {is_forward}: {}", objection.unwrap());
-                let Some((key, _)) = entry else { return };
+                let Some((key, _)) = entry else { return self.heal() };
                 self.tell(format!("takes {}, forward {is_forward}", short(&key)));
                 let end = Bound::Excluded(key);
                 rest = if is_forward { (later(rest.0, end), rest.1) } else { (rest.0, earlier(rest.1, end)) };
+            }
+            if fails {
+                self.heal();
             }
         }
     }
@@ -115,8 +130,15 @@ impl Run {
             if !self.go_on(source, table, &mut watch) {
                 return;
             }
+            let fails = self.random.random_ratio(1, 12);
+            if fails {
+                self.begin_to_fail();
+            }
             for _ in 0..self.random.random_range(1..25) {
                 self.walk(&mut walk, &mut cursor, &watch, table, &entries);
+            }
+            if fails {
+                self.heal();
             }
         }
     }
@@ -132,7 +154,7 @@ impl Run {
             Some(transaction) => Box::new(transaction.lookups(&handle.bytes, &keys).unwrap()),
             None => Box::new(handle.bytes.lookups(&keys)),
         };
-        let mut number = 0;
+        let (mut number, failures) = (0, self.failures);
         loop {
             if !self.go_on(source, table, &mut watch) {
                 return;
@@ -144,7 +166,19 @@ impl Run {
                 };
                 assert_eq!(*key, keys[number]);
                 number += 1;
-                let value = value.unwrap();
+                let value = match value {
+                    Err(error) => {
+                        assert!(self.is_failure_since(failures, &error), "{error:?}");
+                        self.model.note_read(
+                            source.number,
+                            table,
+                            (Bound::Unbounded, Bound::Unbounded),
+                            false,
+                        );
+                        continue;
+                    }
+                    Ok(value) => value,
+                };
                 assert!(
                     watch.had(key, value.as_deref()),
                     "{} has not had {:?}",
@@ -178,7 +212,16 @@ impl Run {
             let begin = self.random.random_range(0..value.len() + 1);
             let mut buffer = vec![0; self.random.random_range(0..value.len() + 10)];
             let end = value.len().min(begin + buffer.len());
-            match reader.read_at(begin as u64, &mut buffer) {
+            let fails = self.random.random_ratio(1, 12);
+            if fails {
+                self.begin_to_fail();
+            }
+            let shown = reader.read_at(begin as u64, &mut buffer);
+            if fails {
+                self.heal();
+            }
+            match shown {
+                Err(error) if fails && error.kind() == vellum::ErrorKind::Io => {}
                 Ok(count) => assert!(buffer[..count] == value[begin..end], "another value"),
                 Err(error) => {
                     // It was replaced, or a compaction has stored it again.
@@ -200,7 +243,7 @@ impl Run {
         let keys = self.draw_keys(table, &entries);
         self.tell(format!("submissions of {} of {table:?}", keys.len()));
         let (mut watch, mut submissions) = (Watch::new(entries), handle.bytes.submissions());
-        let (mut number, mut reaped) = (0, 0);
+        let (mut number, mut reaped, failures) = (0, 0, self.failures);
         while reaped < keys.len() {
             if !self.go_on(source, table, &mut watch) {
                 return;
@@ -218,7 +261,11 @@ impl Run {
             }
             reaped += submissions.reap(|tag, key, answer| {
                 assert_eq!(key, keys[tag as usize]);
-                let Answer::Value(value) = answer.unwrap() else { panic!("not a value") };
+                let answer = match answer {
+                    Err(error) => return assert!(self.is_failure_since(failures, &error), "{error:?}"),
+                    Ok(answer) => answer,
+                };
+                let Answer::Value(value) = answer else { panic!("not a value") };
                 assert!(watch.had(key, value), "{} has not had {:?}", short(key), value.map(short));
             });
         }

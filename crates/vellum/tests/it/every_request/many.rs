@@ -19,6 +19,13 @@ impl Run {
         }
     }
 
+    /// Pairs of which nobody is in the way.
+    pub fn draw_free_pairs(&mut self, table: Id, entries: &Entries) -> Pairs {
+        let mut pairs = self.draw_pairs(table, entries, false);
+        pairs.retain(|pair| self.model.clash(None, table, &pair.0, Touch::Change) == Clash::None);
+        pairs
+    }
+
     fn draw_pairs(&mut self, table: Id, entries: &Entries, has_doubles: bool) -> Pairs {
         let (mut pairs, mut seen) = (Pairs::new(), BTreeSet::new());
         for _ in 0..self.random.random_range(1..40) {
@@ -40,10 +47,13 @@ impl Run {
         clashes.max().unwrap_or(Clash::None)
     }
 
-    fn multi_put(&mut self) {
+    pub fn multi_put(&mut self) {
         let Some((source, table, handle)) = self.draw() else { return };
         let entries = self.entries(&source, table);
         let has_doubles = source.number.is_some() && self.random.random_ratio(1, 4);
+        if source.number.is_none() && self.is_failing {
+            return self.multi_put_or_fail(&source, table, &handle);
+        }
         let pairs = self.draw_pairs(table, &entries, has_doubles);
         let clash = self.clash_of_all(source.number, table, pairs.iter().map(|pair| &pair.0));
         if clash != Clash::None && (source.number.is_none() || !self.dares(&source, clash)) {
@@ -128,9 +138,13 @@ impl Run {
         }
     }
 
-    fn remove_range(&mut self) {
+    pub fn remove_range(&mut self) {
         let Some((source, table, handle)) = self.draw() else { return };
         let entries = self.entries(&source, table);
+        if source.number.is_none() && self.is_failing && handle.is_plain {
+            // A plain table may lose some of them.
+            return;
+        }
         let bounds = self.draw_bounds(table, &entries);
         let keys: Vec<Key> = within(&entries, &bounds).map(|entry| entry.0.clone()).collect();
         // Most tables should hold something.

@@ -56,6 +56,8 @@ pub struct Open {
     pub is_serializable: bool,
     /// After a conflict it can only be rolled back.
     pub is_dead: bool,
+    /// A request has failed: it has changed nothing, and may have kept or read something.
+    pub is_unclear: bool,
     pub view: View,
     /// The records that it has changed.
     changed: BTreeSet<(Id, Key)>,
@@ -103,18 +105,26 @@ pub struct Model {
     perhaps_changed: BTreeMap<Id, BTreeMap<Key, u64>>,
     /// The commits that have last given each table another tree, or dropped it.
     replaced: BTreeMap<Id, u64>,
+    /// The last commit that may have changed any record, as far as others can tell: something had failed.
+    unclear: u64,
+    /// What a transaction has kept may not be undone yet. A conflict lets the next one that begins try again.
+    not_undone: Option<bool>,
     /// What tables have held, for a transaction or for all, one after the other, since something is held.
     past: Vec<(Option<Number>, Id, Rc<Entries>)>,
 }
 
 impl Model {
     pub fn begin(&mut self, number: Number, is_serializable: bool) {
+        if self.not_undone == Some(true) {
+            self.note_undone();
+        }
         // No two have begun at once.
         self.now += 1;
         let open = Open {
             begun: self.now,
             is_serializable,
             is_dead: false,
+            is_unclear: false,
             view: self.view.clone(),
             changed: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -175,7 +185,7 @@ impl Model {
         };
         if self.is_replaced_since(open, table) || since(&self.changed) {
             Clash::Certain
-        } else if since(&self.perhaps_changed) {
+        } else if since(&self.perhaps_changed) || self.unclear > open.begun {
             Clash::Maybe
         } else {
             clash
@@ -197,7 +207,12 @@ impl Model {
 
     /// It is unknown what transactions have done whose last request has met a conflict.
     fn clash_with_dead(&self, number: Option<Number>) -> Clash {
-        if self.others(number).any(|(_, other)| other.is_dead) { Clash::Maybe } else { Clash::None }
+        let is_unclear = |other: &Open| other.is_dead || other.is_unclear;
+        if self.not_undone.is_some() || self.others(number).any(|(_, other)| is_unclear(other)) {
+            Clash::Maybe
+        } else {
+            Clash::None
+        }
     }
 
     /// Notes what a transaction has done to a record. `value` is what that is then.
@@ -296,6 +311,27 @@ impl Model {
     pub fn leave(&mut self, table: Id, key: &[u8]) {
         self.now += 1;
         self.perhaps_changed.entry(table).or_default().insert(key.to_vec(), self.now);
+    }
+
+    /// A transaction may have ended without being rolled back.
+    pub fn note_not_undone(&mut self) {
+        self.not_undone = Some(false);
+    }
+
+    pub fn note_conflict(&mut self) {
+        self.not_undone = self.not_undone.map(|_| true);
+    }
+
+    /// Everything is undone.
+    pub fn note_undone(&mut self) {
+        self.not_undone = None;
+    }
+
+    /// A single operation has failed.
+    pub fn note_unclear(&mut self) {
+        self.note_not_undone();
+        self.now += 1;
+        self.unclear = self.now;
     }
 
     /// A transaction gives a table other contents as a whole.
@@ -420,9 +456,13 @@ impl Model {
         let is_certain = is_replaced || open.read.iter().any(|read| is_changed(&self.changed, read));
         let is_possible = |read| is_changed(&self.changed, read) || is_changed(&self.perhaps_changed, read);
         let has_changed = !open.changed.is_empty() || !open.owned.is_empty();
-        if is_certain && has_changed {
+        if is_certain && has_changed && !open.is_unclear {
             Clash::Certain
-        } else if is_certain || open.read_at_most.iter().any(is_possible) {
+        } else if is_certain
+            || open.is_unclear
+            || open.read_at_most.iter().any(is_possible)
+            || self.unclear > open.begun
+        {
             Clash::Maybe
         } else {
             Clash::None
@@ -442,6 +482,9 @@ impl Model {
     pub fn commit(&mut self, number: Number) {
         let open = self.open.remove(&number).unwrap();
         self.now += 1;
+        if open.is_unclear {
+            self.unclear = self.now;
+        }
         for record in &open.held {
             let commits =
                 if open.changed.contains(record) { &mut self.changed } else { &mut self.perhaps_changed };

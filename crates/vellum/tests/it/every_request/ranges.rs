@@ -230,7 +230,15 @@ impl Run {
                 walk.is_forward ^= is_turned;
                 let is_forward = walk.is_forward;
                 let rest = walk.rest(is_forward);
-                let entry = if is_forward { cursor.next().unwrap() } else { cursor.previous().unwrap() };
+                let entry = if is_forward { cursor.next() } else { cursor.previous() };
+                let entry = match entry {
+                    Err(error) => {
+                        // It stays where it is.
+                        assert!(self.is_failing && error.kind() == vellum::ErrorKind::Io, "{error:?}");
+                        return self.heal();
+                    }
+                    Ok(entry) => entry,
+                };
                 let mut value = None;
                 if let Some(entry) = &entry {
                     let length = entry.value_length() as usize;
@@ -238,9 +246,11 @@ impl Run {
                         Some(value) => Some(value.to_vec()),
                         None if is_huge(length) => None,
                         None => {
-                            let value = entry.value().unwrap().map(vellum::Value::into_vec);
-                            assert!(value.is_some() || watch.had(entry.key(), None), "a value is gone");
-                            value
+                            let value = entry.value().map(|value| value.map(vellum::Value::into_vec));
+                            let is_gone = matches!(value, Ok(None));
+                            assert!(!is_gone || watch.had(entry.key(), None), "a value is gone");
+                            assert!(value.is_ok() || self.is_failing, "{value:?}");
+                            value.unwrap_or(None)
                         }
                     };
                 }

@@ -5,7 +5,10 @@ use crate::asynchronous::block_on;
 use std::{io::Read, ops::Range};
 use vellum::{AsyncEntries, Cursor, Entries, Prefix, Put, Result, ValueReader};
 
-use super::model::{Bounds, Key, Value};
+use super::{
+    model::{Bounds, Key, Value},
+    typed::{Tuple, decoded},
+};
 
 /// Ways to change one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,66 +21,91 @@ pub enum Way {
 
 pub type Pairs = Vec<(Key, Value)>;
 
+/// Does the same with the handle that knows the type of the keys and the decoded key, or with bytes.
+macro_rules! typed_or_bytes {
+    ($handle:expr, $is_typed:expr, $key:expr, |$table:ident, $decoded:ident| $body:expr) => {
+        match $handle {
+            Handle { texts: Some($table), .. } if $is_typed => {
+                let $decoded = decoded::<String>($key);
+                $body
+            }
+            Handle { tuples: Some($table), .. } if $is_typed => {
+                let $decoded = decoded::<Tuple>($key);
+                $body
+            }
+            Handle { bytes: $table, .. } => {
+                let $decoded = $key;
+                $body
+            }
+        }
+    };
+}
+
 impl Source {
     pub fn put(&self, table: &Handle, key: &Key, value: &[u8], way: Way) -> Result<Put> {
-        let (bytes, source) = (&table.bytes, &mut &value[..]);
-        match (table, way) {
-            (Handle { texts: Some(texts), .. }, Way::Call) => return self.put_typed(texts, key, value),
-            (Handle { tuples: Some(tuples), .. }, Way::Call) => return self.put_typed(tuples, key, value),
-            _ => {}
-        }
-        match (&self.transaction, way) {
-            (Some(transaction), Way::Call) => transaction.put(bytes, key, value),
-            (Some(transaction), Way::Future) => block_on(transaction.put_async(bytes, key, value)),
-            (Some(transaction), Way::From) => transaction.put_from(bytes, key, value.len() as u64, source),
-            (Some(transaction), Way::Many) => Ok(transaction.multi_put(bytes, &[(key, value)])?[0]),
-            (None, Way::Call) => bytes.put(key, value),
-            (None, Way::Future) => block_on(bytes.put_async(key, value)),
-            (None, Way::From) => bytes.put_from(key, value.len() as u64, source),
-            (None, Way::Many) => bytes.multi_put(&[(key, value)]).remove(0),
-        }
+        let (source, is_typed) = (&mut &value[..], value.len().is_multiple_of(2));
+        typed_or_bytes!(table, is_typed, key, |table, key| match (&self.transaction, way) {
+            (Some(transaction), Way::Call) => transaction.put(table, key, value),
+            (Some(transaction), Way::Future) => block_on(transaction.put_async(table, key, value)),
+            (Some(transaction), Way::From) => transaction.put_from(table, key, value.len() as u64, source),
+            (Some(transaction), Way::Many) => Ok(transaction.multi_put(table, &[(key, value)])?[0]),
+            (None, Way::Call) => table.put(key, value),
+            (None, Way::Future) => block_on(table.put_async(key, value)),
+            (None, Way::From) => table.put_from(key, value.len() as u64, source),
+            (None, Way::Many) => table.multi_put(&[(key, value)]).remove(0),
+        })
     }
 
     pub fn insert(&self, table: &Handle, key: &Key, value: &[u8], way: Way) -> Result<bool> {
-        let bytes = &table.bytes;
-        match (&self.transaction, way) {
-            (Some(transaction), Way::Future) => block_on(transaction.insert_async(bytes, key, value)),
-            (Some(transaction), _) => transaction.insert(bytes, key, value),
-            (None, Way::Future) => block_on(bytes.insert_async(key, value)),
-            (None, _) => bytes.insert(key, value),
-        }
+        typed_or_bytes!(
+            table,
+            value.len().is_multiple_of(2),
+            key,
+            |table, key| match (&self.transaction, way) {
+                (Some(transaction), Way::Future) => block_on(transaction.insert_async(table, key, value)),
+                (Some(transaction), _) => transaction.insert(table, key, value),
+                (None, Way::Future) => block_on(table.insert_async(key, value)),
+                (None, _) => table.insert(key, value),
+            }
+        )
     }
 
     pub fn update(&self, table: &Handle, key: &Key, value: &[u8], way: Way) -> Result<bool> {
-        let bytes = &table.bytes;
-        match (&self.transaction, way) {
-            (Some(transaction), Way::Future) => block_on(transaction.update_async(bytes, key, value)),
-            (Some(transaction), _) => transaction.update(bytes, key, value),
-            (None, Way::Future) => block_on(bytes.update_async(key, value)),
-            (None, Way::Many) => bytes.multi_update(&[(key, value)]).remove(0),
-            (None, _) => bytes.update(key, value),
-        }
+        typed_or_bytes!(
+            table,
+            value.len().is_multiple_of(2),
+            key,
+            |table, key| match (&self.transaction, way) {
+                (Some(transaction), Way::Future) => block_on(transaction.update_async(table, key, value)),
+                (Some(transaction), _) => transaction.update(table, key, value),
+                (None, Way::Future) => block_on(table.update_async(key, value)),
+                (None, Way::Many) => table.multi_update(&[(key, value)]).remove(0),
+                (None, _) => table.update(key, value),
+            }
+        )
     }
 
     pub fn remove(&self, table: &Handle, key: &Key, way: Way) -> Result<bool> {
-        let bytes = &table.bytes;
-        match (&self.transaction, way) {
-            (Some(transaction), Way::Future) => block_on(transaction.remove_async(bytes, key)),
-            (Some(transaction), _) => transaction.remove(bytes, key),
-            (None, Way::Future) => block_on(bytes.remove_async(key)),
-            (None, _) => bytes.remove(key),
-        }
+        typed_or_bytes!(table, way != Way::Many, key, |table, key| match (&self.transaction, way) {
+            (Some(transaction), Way::Future) => block_on(transaction.remove_async(table, key)),
+            (Some(transaction), _) => transaction.remove(table, key),
+            (None, Way::Future) => block_on(table.remove_async(key)),
+            (None, _) => table.remove(key),
+        })
     }
 
     pub fn modify(&self, table: &Handle, key: &Key, way: Way, change: fn(&mut [u8])) -> Result<bool> {
-        let bytes = &table.bytes;
         match (&self.transaction, way) {
             (Some(transaction), Way::Many) => {
-                Ok(transaction.multi_modify(bytes, &[key], |_, value| change(value))?[0])
+                Ok(transaction.multi_modify(&table.bytes, &[key], |_, value| change(value))?[0])
             }
-            (Some(transaction), _) => Ok(transaction.modify(bytes, key, change)?.is_some()),
-            (None, Way::Many) => bytes.multi_modify(&[key], |_, value| change(value)).remove(0),
-            (None, _) => Ok(bytes.modify(key, change)?.is_some()),
+            (None, Way::Many) => table.bytes.multi_modify(&[key], |_, value| change(value)).remove(0),
+            _ => {
+                typed_or_bytes!(table, way != Way::From, key, |table, key| match &self.transaction {
+                    Some(transaction) => Ok(transaction.modify(table, key, change)?.is_some()),
+                    None => Ok(table.modify(key, change)?.is_some()),
+                })
+            }
         }
     }
 
@@ -88,21 +116,26 @@ impl Source {
             shown = value;
             new.map(|new| &new[..])
         };
-        match &self.transaction {
-            Some(transaction) => transaction.update_with(&table.bytes, key, change)?,
-            None => table.bytes.update_with(key, change)?,
-        }
+        let is_typed = new.is_none_or(|new| new.len().is_multiple_of(2));
+        typed_or_bytes!(table, is_typed, key, |table, key| match &self.transaction {
+            Some(transaction) => transaction.update_with(table, key, change)?,
+            None => table.update_with(key, change)?,
+        });
         Ok(shown)
     }
 
     pub fn compare(&self, table: &Handle, key: &Key, old: &[u8], new: Option<&Value>) -> Result<bool> {
-        let bytes = &table.bytes;
-        match (&self.transaction, new) {
-            (Some(transaction), Some(new)) => transaction.compare_and_swap(bytes, key, old, &new[..]),
-            (Some(transaction), None) => transaction.compare_and_remove(bytes, key, old),
-            (None, Some(new)) => bytes.compare_and_swap(key, old, &new[..]),
-            (None, None) => bytes.compare_and_remove(key, old),
-        }
+        typed_or_bytes!(
+            table,
+            old.len().is_multiple_of(2),
+            key,
+            |table, key| match (&self.transaction, new) {
+                (Some(transaction), Some(new)) => transaction.compare_and_swap(table, key, old, &new[..]),
+                (Some(transaction), None) => transaction.compare_and_remove(table, key, old),
+                (None, Some(new)) => table.compare_and_swap(key, old, &new[..]),
+                (None, None) => table.compare_and_remove(key, old),
+            }
+        )
     }
 
     pub fn pop(&self, table: &Handle, is_first: bool) -> Result<Option<(Key, Vec<u8>)>> {
@@ -128,17 +161,17 @@ impl Source {
     }
 
     pub fn get_part(&self, table: &Handle, key: &Key, part: Range<usize>) -> Result<Option<Vec<u8>>> {
-        match &self.transaction {
-            Some(transaction) => transaction.get_part(&table.bytes, key, part),
-            None => table.bytes.get_part(key, part),
-        }
+        typed_or_bytes!(table, part.start.is_multiple_of(2), key, |table, key| match &self.transaction {
+            Some(transaction) => transaction.get_part(table, key, part),
+            None => table.get_part(key, part),
+        })
     }
 
     pub fn reader<'s>(&'s self, table: &'s Handle, key: &Key) -> Result<Option<ValueReader<'s>>> {
-        match &self.transaction {
-            Some(transaction) => transaction.reader(&table.bytes, key),
-            None => table.bytes.reader(key),
-        }
+        typed_or_bytes!(table, true, key, |table, key| match &self.transaction {
+            Some(transaction) => transaction.reader(table, key),
+            None => table.reader(key),
+        })
     }
 
     pub fn multi_get(&self, table: &Handle, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {

@@ -92,7 +92,13 @@ impl Run {
         let Ok(transaction) = Rc::try_unwrap(begun.transaction) else { unreachable!("it is used") };
         let clash = self.model.clash_of_commit(number);
         match self.random.random_range(0..8) {
-            0 => transaction.rollback().unwrap(),
+            0 => {
+                if let Err(error) = transaction.rollback() {
+                    // It is tried again when that is in somebody's way.
+                    assert!(self.is_failure(&error), "{error:?}");
+                    self.tell(format!("it has failed: {error}"));
+                }
+            }
             1 => drop(transaction),
             way => {
                 self.tell(format!("T{number} is committed: {clash:?}"));
@@ -118,6 +124,9 @@ impl Run {
                     }
                 }
             }
+        }
+        if self.is_failing {
+            self.model.note_not_undone();
         }
         self.tell(format!("T{number} is rolled back"));
         self.model.roll_back(number);
@@ -163,7 +172,13 @@ impl Run {
         let begun = &mut self.begun[*place];
         begun.savepoints.truncate(back + 1);
         let (savepoint, saved) = begun.savepoints[back].clone();
-        begun.transaction.rollback_to(savepoint).unwrap();
+        let back = begun.transaction.rollback_to(savepoint);
+        if let Err(error) = back {
+            assert!(self.is_failure(&error), "{error:?}");
+            self.tell(format!("it has failed: {error}"));
+            self.model.open.get_mut(&number).unwrap().is_dead = true;
+            return;
+        }
         self.model.go_back(number, saved);
         self.forget_tables();
     }
@@ -207,7 +222,7 @@ impl Run {
         if self.model.open[&number].view.names.contains_key(&name) {
             self.note_name(source, &name, true);
             let done = create(transaction, &name, is_plain, keys).map(drop);
-            assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
+            self.expect_exists(done);
             return;
         }
         let clash = self.clash_of_name(source, &name);
@@ -243,6 +258,13 @@ impl Run {
         }
     }
 
+    /// There is one, as the answer says, unless the device has failed.
+    #[track_caller]
+    fn expect_exists<T: std::fmt::Debug>(&self, done: vellum::Result<T>) {
+        let error = done.unwrap_err();
+        assert!(error.kind() == ErrorKind::AlreadyExists || self.is_failure(&error), "{error:?}");
+    }
+
     fn rename(&mut self, source: &Source, name: &str, table: Id) {
         let (transaction, number) = (source.transaction.as_ref().unwrap(), source.number.unwrap());
         let new = format!("table {}", self.random.random_range(0..6));
@@ -250,7 +272,7 @@ impl Run {
             self.note_name(source, name, true);
             self.note_name(source, &new, true);
             let done = transaction.rename_table(name, &new);
-            assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
+            self.expect_exists(done);
             return;
         }
         let clash = self.clash_of_name(source, name).max(self.clash_of_name(source, &new));
@@ -300,7 +322,7 @@ impl Run {
         let pairs = || entries.iter().map(|(key, value)| (key, &value[..]));
         if !self.model.open[&number].view.tables[table].is_empty() {
             let done = transaction.bulk_load(&handle.bytes, pairs());
-            assert_eq!(done.unwrap_err().kind(), ErrorKind::AlreadyExists);
+            self.expect_exists(done);
             self.model.note_read(source.number, *table, all, false);
             return;
         }
@@ -393,10 +415,13 @@ impl Run {
             self.tell("checkpoint".to_owned());
             let has_log = self.database().log_state().is_some();
             let done = self.database().checkpoint();
-            assert!(matches!(done, Ok(()) if has_log) || matches!(done, Err(Error::WithoutLog) if !has_log));
+            let is_failure = done.as_ref().is_err_and(|error| self.is_failure(error));
+            let is_right = if has_log { done.is_ok() } else { matches!(done, Err(Error::WithoutLog)) };
+            assert!(is_right || is_failure, "{done:?}");
         } else {
             self.tell("compaction".to_owned());
-            self.database().compact(|_| true).unwrap();
+            let done = self.database().compact(|_| true);
+            assert!(done.as_ref().is_ok_and(|_| true) || done.is_err_and(|error| self.is_failure(&error)));
             self.model.compact();
             self.compactions += 1;
         }
@@ -438,7 +463,9 @@ impl Run {
         self.tables.clear();
         self.dropped.clear();
         self.close();
+        self.model.note_undone();
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
+        self.heal();
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
         for info in database.tables().unwrap() {
             let (name, table) = (info.name.as_str(), self.model.view.names[&info.name]);

@@ -4,13 +4,14 @@ use super::{
     Handle, Run, Source,
     model::{Entries, Id, Key, Value},
 };
+use crate::asynchronous::block_on;
 use rand::RngExt;
 use std::{
     collections::BTreeMap,
     fmt::Debug,
     ops::{Bound, RangeBounds},
 };
-use vellum::{AsKey, AsPrefix, KeyType, Prefix, Put, Result, Table};
+use vellum::{AsKey, AsPrefix, KeyType, Prefix, Result, Table, Transaction};
 
 /// The keys of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +61,10 @@ pub fn tuple(number: u64) -> Tuple {
 
 pub fn encoded<K: KeyType + ?Sized>(key: &impl AsKey<K>) -> Key {
     key.encoded().as_ref().to_vec()
+}
+
+pub fn decoded<K: KeyType + ?Sized>(key: &Key) -> K::Owned {
+    K::from_bytes((&key[..]).into()).unwrap()
 }
 
 impl Run {
@@ -112,7 +117,7 @@ impl Run {
             }
         };
         let (bounds, key) = ((bound(), bound()), all[self.random.random_range(0..all.len())].clone());
-        let way = self.random.random_range(0..6);
+        let way = self.random.random_range(0..11);
         self.tell(format!(
             "{} reads {bounds:?} or {key:?} in the order of the keys, way {way}",
             source.text()
@@ -157,6 +162,39 @@ impl Run {
                 };
                 assert_eq!(counts.map(Result::unwrap), [count as u64, wanted as u64]);
             }
+            5..8 => {
+                let count = self.random.random_range(0..90);
+                let keys: Vec<K::Owned> =
+                    (0..count).map(|_| all[self.random.random_range(0..all.len())].clone()).collect();
+                many(transaction, table, &held, keys, way);
+            }
+            8 => {
+                let mut cursor = match transaction {
+                    Some(transaction) => transaction.cursor(table, bounds.clone()),
+                    None => table.cursor(bounds.clone()),
+                }
+                .unwrap();
+                for (key, _) in within {
+                    assert_eq!(decoded::<K>(&cursor.next().unwrap().unwrap().key().to_vec()), *key);
+                }
+                assert!(cursor.next().unwrap().is_none());
+                cursor.seek(encoded::<K>(&key)).unwrap();
+                let previous = cursor.previous().unwrap().map(|entry| decoded::<K>(&entry.key().to_vec()));
+                let wanted = held.keys().rfind(|held| **held < key && bounds.contains(*held));
+                assert!(previous.as_ref() == wanted, "{previous:?} instead of {wanted:?}");
+            }
+            9 => {
+                let mut shown = match transaction {
+                    Some(transaction) => transaction.range_async(table, bounds.clone()),
+                    None => table.range_async(bounds.clone()),
+                }
+                .unwrap();
+                for (key, value) in within.rev() {
+                    let shown = block_on(shown.next_back()).unwrap().unwrap();
+                    assert!(shown.0 == *key && shown.1 == **value, "{:?} instead of {key:?}", shown.0);
+                }
+                assert!(block_on(shown.next_back()).is_none());
+            }
             _ => {
                 let shown = match transaction {
                     Some(transaction) => transaction.get(table, key.clone()),
@@ -165,6 +203,41 @@ impl Run {
                 assert!(shown.unwrap().as_ref() == held.get(&key).map(|value| &**value), "{key:?}");
             }
         }
+    }
+}
+
+/// Reads these keys by one call.
+fn many<K>(
+    transaction: Option<&Transaction>,
+    table: &Table<K, [u8]>,
+    held: &BTreeMap<K::Owned, Value>,
+    keys: Vec<K::Owned>,
+    way: usize,
+) where
+    K: KeyType<Owned: AsKey<K> + Ord + Clone + Debug>,
+{
+    let shown: Vec<Option<Vec<u8>>> = match (transaction, way) {
+        (Some(transaction), 5) => {
+            transaction.multi_get(table, &keys).unwrap().into_iter().map(Result::unwrap).collect()
+        }
+        (None, 5) => table.multi_get(&keys).into_iter().map(Result::unwrap).collect(),
+        _ => {
+            let check = |(place, (key, value)): (usize, (K::Owned, Result<Option<Vec<u8>>>))| {
+                assert_eq!(key, keys[place]);
+                value.unwrap()
+            };
+            match transaction {
+                Some(transaction) => {
+                    let lookups = transaction.lookups(table, keys.iter().cloned()).unwrap();
+                    lookups.enumerate().map(check).collect()
+                }
+                None => table.lookups(keys.iter().cloned()).enumerate().map(check).collect(),
+            }
+        }
+    };
+    assert_eq!(shown.len(), keys.len());
+    for (key, value) in keys.iter().zip(shown) {
+        assert!(value.as_ref() == held.get(key).map(|value| &**value), "{key:?}");
     }
 }
 
@@ -184,18 +257,6 @@ fn same<'w, K: Ord + Debug + 'w>(
 }
 
 impl Source {
-    /// Stores a value under a key that was decoded.
-    pub fn put_typed<K>(&self, table: &Table<K, [u8]>, key: &Key, value: &[u8]) -> Result<Put>
-    where
-        K: KeyType<Owned: AsKey<K>>,
-    {
-        let key = K::from_bytes(key.into()).unwrap();
-        match &self.transaction {
-            Some(transaction) => transaction.put(table, key, value),
-            None => table.put(key, value),
-        }
-    }
-
     /// Takes the first or the last entry, and encodes its key.
     pub fn pop_typed<K>(&self, table: &Table<K, [u8]>, is_first: bool) -> Result<Option<(Key, Vec<u8>)>>
     where
