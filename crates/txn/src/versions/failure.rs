@@ -32,8 +32,7 @@ impl Failure {
         let [first, most] = PAUSES;
         let pause = former.map_or(first, |former| (former.pause * 2).min(most));
         let is_device_full = io_causes(&error).any(is_full);
-        let pause_if_full =
-            if is_device_full { (taken * PART).min(PAUSE_IF_FULL) } else { PAUSE_IF_FULL };
+        let pause_if_full = if is_device_full { (taken * PART).min(PAUSE_IF_FULL) } else { PAUSE_IF_FULL };
         Self { cause: Arc::new(error), when: Instant::now(), pause, pause_if_full }
     }
 
