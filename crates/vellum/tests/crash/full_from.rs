@@ -139,7 +139,7 @@ impl Run {
                 Some(key) => Operation::Remove { table: TABLE.to_owned(), key },
                 None => self.put(2500),
             },
-            (10, Some(table)) if number % 2 == 0 => Operation::Drop { table },
+            (10, Some(table)) if number.is_multiple_of(2) => Operation::Drop { table },
             (10, Some(table)) => Operation::Clear { table },
             (12, _) => self.put(2500),
             (other, _) => {

@@ -1,14 +1,13 @@
 //! The same requests to a transaction and to a table.
 
-use super::{Handle, Source};
-use crate::asynchronous::block_on;
-use std::{io::Read, ops::Range};
-use vellum::{AsyncEntries, Cursor, Entries, Prefix, Put, Result, ValueReader};
-
 use super::{
+    Handle, Source,
     model::{Bounds, Key, Value},
     typed::{Tuple, decoded},
 };
+use crate::asynchronous::block_on;
+use std::{io::Read, ops::Range};
+use vellum::{AsyncEntries, Cursor, Entries, Prefix, Put, Result, ValueReader};
 
 /// Ways to change one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +33,7 @@ macro_rules! typed_or_bytes {
                 $body
             }
             Handle { bytes: $table, .. } => {
-                let $decoded = $key;
+                let $decoded: &Key = $key;
                 $body
             }
         }

@@ -206,6 +206,9 @@ impl Run {
     }
 }
 
+/// What a lookup has found: the number of the key, the key, and its value.
+type Found<K> = (usize, (K, Result<Option<Vec<u8>>>));
+
 /// Reads these keys by one call.
 fn many<K>(
     transaction: Option<&Transaction>,
@@ -222,7 +225,7 @@ fn many<K>(
         }
         (None, 5) => table.multi_get(&keys).into_iter().map(Result::unwrap).collect(),
         _ => {
-            let check = |(place, (key, value)): (usize, (K::Owned, Result<Option<Vec<u8>>>))| {
+            let check = |(place, (key, value)): Found<K::Owned>| {
                 assert_eq!(key, keys[place]);
                 value.unwrap()
             };
