@@ -122,7 +122,14 @@ impl Changes {
     /// # Errors
     /// [`LogError::NoRoom`] if it has none.
     pub fn admit_now(&self) -> Result<(), LogError> {
-        if is_undoing() { self.log.admit_undo() } else { self.log.admit() }
+        if is_undoing() {
+            return self.log.admit_undo();
+        }
+        match self.log.admit() {
+            // No room is made for a group that has begun, as a checkpoint would wait for its end.
+            Err(LogError::NoRoom { .. }) if self.is_in_group() => self.log.admit_rest(),
+            admitted => admitted,
+        }
     }
 
     /// Chooses the redo point of a checkpoint: see the module. `choose` is given a function that returns the log's end.
@@ -393,3 +400,6 @@ fn as_io_error(error: LogError) -> io::Error {
     };
     io::Error::new(kind, error)
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -44,6 +44,16 @@ impl Log {
         self.end().0 + self.options().buffer_bytes + self.for_undo.load(Ordering::Relaxed)
     }
 
+    /// As [`admit`](Self::admit), for a thread that has begun what must be recorded as a whole, so that it cannot wait for room.
+    /// Others may have used some of the room that it found: half of the buffer that they leave suffices.
+    ///
+    /// # Errors
+    /// As for `admit`.
+    pub fn admit_rest(&self) -> Result<(), LogError> {
+        let buffer = self.options().buffer_bytes;
+        self.prepare_to(self.needed() - buffer / 2, true)
+    }
+
     /// As [`admit`](Self::admit), for undoing a transaction. A quarter of the buffer that others leave suffices, and it
     /// takes what is [kept](Self::keep_for_undo) for undo, so that a transaction can be rolled back on a full disk.
     ///
