@@ -31,6 +31,9 @@ const REST: Duration = Duration::from_millis(5);
 const PART: u32 = 50;
 /// While the process is not idle, huge pages are found in at most one part in this many of a processor's time.
 const FINDING_PART: u32 = 8;
+/// For how long a huge page that was found is taken to be at hand. The kernel gives free memory back to a host after two
+/// seconds at the earliest.
+const KEPT: Duration = Duration::from_secs(1);
 /// How long to wait when all runs are done, or the system has no huge page to give.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -44,6 +47,8 @@ pub(crate) struct HugePageScheduler {
     seen: Activity,
     /// None before the first run is collapsed, or if there is no room for it.
     spare: Option<SpareHugePage>,
+    /// When the system last found a huge page that no run has got yet.
+    found: Option<Instant>,
 }
 
 /// The numbers on which the background thread bases its decisions.
@@ -79,7 +84,7 @@ impl Activity {
 
 impl HugePageScheduler {
     pub fn new(allocator: &Allocator) -> Self {
-        Self { patience: QUIET, run: 0, seen: Activity::now(allocator), spare: None }
+        Self { patience: QUIET, run: 0, seen: Activity::now(allocator), spare: None, found: None }
     }
 
     /// How long the thread should sleep; for ever if there will never be anything to do.
@@ -118,8 +123,10 @@ impl HugePageScheduler {
             }
             let finding = self.find_spare();
             let collapsing = Instant::now();
-            if let Collapse::NoMemory | Collapse::Refused = allocator.pages().collapse(run) {
-                break;
+            match allocator.pages().collapse(run) {
+                Collapse::NoMemory | Collapse::Refused => break,
+                Collapse::Busy => {}
+                Collapse::Done => self.found = None,
             }
             if busy {
                 self.patience = finding * FINDING_PART + collapsing.elapsed() * PART;
@@ -136,11 +143,16 @@ impl HugePageScheduler {
     /// Makes sure that the system has a huge page for the next run. Returns how long that took.
     fn find_spare(&mut self) -> Duration {
         let begun = Instant::now();
+        // While pages are written many runs cannot be collapsed, and a huge page that was found is still there.
+        if self.found.is_some_and(|found| begun - found < KEPT) {
+            return Duration::ZERO;
+        }
         if self.spare.is_none() {
             self.spare = huge_page_bytes().and_then(|bytes| SpareHugePage::reserve(bytes).ok());
         }
         if let Some(spare) = &self.spare {
             spare.find();
+            self.found = Some(Instant::now());
         }
         begun.elapsed()
     }

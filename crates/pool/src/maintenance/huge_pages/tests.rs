@@ -259,9 +259,27 @@ fn threads_that_work_are_not_held_up_often() {
             "one run at a time"
         );
         assert!(scheduler.patience > REST && scheduler.patience <= begun.elapsed() * PART);
+        assert!(scheduler.found.is_none(), "the run has got what was found");
     }
     scheduler.collapse_some(pool.allocator(), true);
     assert_eq!(scheduler.patience, IDLE);
+}
+
+/// Runs that are written cannot be collapsed: a huge page is not found for each of them in vain.
+#[test]
+fn a_huge_page_that_no_run_has_got_is_not_found_again() {
+    let Some(pool) = collapsed(PAGES) else { return };
+    let mut scheduler = HugePageScheduler::new(pool.allocator());
+    assert!(scheduler.find_spare() > Duration::ZERO);
+    let found = scheduler.found.unwrap();
+    // However long this thread is held up.
+    let just_now = Some(found + Duration::from_secs(100));
+    scheduler.found = just_now;
+    assert_eq!((scheduler.find_spare(), scheduler.found), (Duration::ZERO, just_now));
+    let Some(long_ago) = found.checked_sub(KEPT) else { return };
+    scheduler.found = Some(long_ago);
+    assert!(scheduler.find_spare() > Duration::ZERO);
+    assert!(scheduler.found > Some(found));
 }
 
 #[test]
