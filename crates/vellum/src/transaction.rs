@@ -371,13 +371,13 @@ impl Transaction {
                     let table = tables.iter().find(|table| table.generation(root).is_some());
                     table.map(|table| table.name.to_string())
                 };
+                let text_of = |root| name_of(root).unwrap_or_else(|| format!("with the root {root}"));
                 if tree != catalog {
-                    let table = name_of(tree).unwrap_or_else(|| format!("with the root {tree}"));
-                    return Error::Conflict { table, key: key.to_vec(), committed: true };
+                    return Error::Conflict { table: text_of(tree), key: key.to_vec(), committed: true };
                 }
                 // What a serializable transaction reads of the catalog are tables, and whether their trees are doomed.
                 match catalog::doomed_root(&key) {
-                    Some(root) => conflict(&name_of(root).unwrap_or_default(), true),
+                    Some(root) => conflict(&text_of(root), true),
                     None => conflict(&String::from_utf8_lossy(&key), true),
                 }
             });
