@@ -40,7 +40,8 @@ impl FromStr for Persistence {
 /// When and how eagerly space is reclaimed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReclaimOptions {
-    /// Whether a background thread reclaims space. Without one, [`Store::reclaim`](crate::Store::reclaim) does it.
+    /// Whether a background thread reclaims space, and another makes the file longer ahead of fast writers. Without them,
+    /// [`Store::reclaim`](crate::Store::reclaim) reclaims space, and the writer that needs room makes the file longer.
     pub background: bool,
     /// A block is compacted when this share of it is free, from 0 to 1.
     pub free_share: f64,

@@ -317,7 +317,8 @@ impl<L: Layout, M: Medium> Store<L, M> {
         }
     }
 
-    /// Reclaims space now, as fast as possible. It may be called while others read and write.
+    /// Reclaims space now, as fast as possible. It may be called while others read and write. What the file grew by within the
+    /// last second stays with it, as it may soon be needed.
     ///
     /// # Errors
     /// [`PmemError::ReadOnly`], or if changes cannot be made durable.
