@@ -127,11 +127,8 @@ impl Handle {
     #[cold]
     pub(crate) fn seen_by(&self, transaction: &OpenTransaction) -> Result<Option<&Generation>> {
         let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
-        let is_doomed = |root| -> Result<bool> {
-            let key = catalog::doomed_key(root);
-            transaction.transaction.note_keys(catalog.root(), [&key]);
-            Ok(catalog.get(&key)?.is_some())
-        };
+        // What is read here is not noted: a read that counts notes for its tree that it is not doomed.
+        let is_doomed = |root| -> Result<bool> { Ok(catalog.get(&catalog::doomed_key(root))?.is_some()) };
         let named = catalog::find(catalog, &self.name)?;
         if let Some(generation) = named.and_then(|record| self.open.generation(record.root))
             && !is_doomed(generation.root)?

@@ -118,3 +118,26 @@ fn a_range_that_ends_before_it_begins_reads_nothing() {
     table.put(key(5), "2").unwrap();
     assert_conflict(commit(transaction, &other), &table, &key(5));
 }
+
+#[test]
+fn untracked_reads_of_a_table_that_is_cleared_meanwhile_are_not_refused() {
+    let (database, table, other) = database(23);
+    _ = table.put(key(1), "1").unwrap();
+    for is_tracked in [false, true] {
+        let transaction = database.begin().unwrap();
+        _ = transaction.get_untracked(&other, key(1)).unwrap();
+        database.clear_table("table").unwrap();
+        // From now on it has to look for the tree that it sees.
+        assert_eq!(transaction.get_untracked(&table, key(1)).unwrap().is_some(), !is_tracked);
+        assert_eq!(transaction.range_untracked(&table, ..).unwrap().count(), usize::from(!is_tracked));
+        if is_tracked {
+            assert_eq!(transaction.count(&table, ..).unwrap(), 0);
+        }
+        let committed = commit(transaction, &other);
+        if is_tracked {
+            assert!(matches!(committed, Err(Error::Conflict { .. })), "{committed:?}");
+        } else {
+            committed.unwrap();
+        }
+    }
+}
