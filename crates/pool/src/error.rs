@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 use vellum_base::{Extent, HeaderFault, PageId, shown};
-use vellum_vm::{VmError, advice};
+use vellum_vm::{VmError, advice, is_full};
 
 /// An error of the pool. Its message says what was being done, on what, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +29,10 @@ pub enum PoolError {
     },
     /// The system could not guarantee that written data is on storage.
     #[error(
-        "cannot make the file durable: {0}; what was written may or may not be on storage, so the file \
-         will not be marked as cleanly closed"
+        "cannot make the file durable: {0}; what was written may or may not be on storage, so the file will not be marked as \
+         cleanly closed. {begin}f it has a log, open it again, which recovers it; otherwise restore it from a backup, or import \
+         its data again",
+        begin = if is_full(.0) { "Make room, and i" } else { "I" }
     )]
     Sync(#[source] io::Error),
     /// A thread panicked in the middle of a change.

@@ -412,7 +412,7 @@ impl Error {
     pub(crate) fn repeated(&self) -> Self {
         let source = match self {
             Self::Log(TxnError::Log(LogError::OutcomeUnknown { source })) => source.clone(),
-            other => std::sync::Arc::new(std::io::Error::other(other.to_string())),
+            other => std::sync::Arc::new(io::Error::other(other.to_string())),
         };
         Self::Log(LogError::OutcomeUnknown { source }.into())
     }
@@ -547,7 +547,9 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
     match error {
         PoolError::Vm(error) => vm_kind(error),
         PoolError::CapacityExhausted { .. } | PoolError::KeptForUndo => ErrorKind::OutOfSpace,
-        PoolError::StorageFull { source, .. } | PoolError::Write { source, .. } if is_full(source) => {
+        PoolError::StorageFull { source, .. } | PoolError::Write { source, .. } | PoolError::Sync(source)
+            if is_full(source) =>
+        {
             ErrorKind::OutOfSpace
         }
         PoolError::Corruption { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,

@@ -3,7 +3,7 @@
 use crate::{ArchiveError, HeldLog};
 use std::{io, sync::Arc};
 use vellum_base::Lsn;
-use vellum_vm::{VmError, advice};
+use vellum_vm::{VmError, advice, is_full};
 
 /// Why the log could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +44,9 @@ pub enum LogError {
 
     /// A write or a sync failed. It is unknown whether what was in flight is durable, and nothing more is accepted.
     #[error(
-        "the log could not be written: {source}. Whether the last transactions are durable is unknown: open the database \
-         anew, which finds out"
+        "the log could not be written: {source}. Whether the last transactions are durable is unknown: {}open the database \
+         anew, which finds out",
+        if is_full(source) { "make room first, and " } else { "" }
     )]
     OutcomeUnknown {
         /// What the system reported first.

@@ -27,7 +27,11 @@ use crate::{
     space::{RecordedMap, SpaceMap},
     undo_space::UndoSpace,
 };
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{
+    io,
+    ops::RangeInclusive,
+    sync::{Arc, OnceLock},
+};
 use vellum_base::primitive::{Instant, thread};
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
@@ -52,8 +56,8 @@ pub(crate) struct Storage {
     pub(super) changes_admitted: AtomicBool,
     /// Whether pages can be written.
     pub(crate) outage: Outage,
-    /// Whether a sync has failed: nothing more is guaranteed about this file.
-    poisoned: AtomicBool,
+    /// Why the first sync has failed, if one has: nothing more is guaranteed about this file.
+    sync_failure: OnceLock<io::Error>,
     /// Whether a thread panicked while it changed a page: then pages in memory must not be declared sound.
     panicked: AtomicBool,
     /// The size to which the file has been grown, in pages.
@@ -103,7 +107,7 @@ impl Storage {
             marked_in_use: AtomicBool::new(in_use),
             changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
-            poisoned: AtomicBool::new(false),
+            sync_failure: OnceLock::new(),
             panicked: AtomicBool::new(false),
             file_pages: Mutex::new(size / PAGE_SIZE as u64),
             growth_failure: Mutex::new(None),
@@ -309,10 +313,13 @@ impl Storage {
     /// # Errors
     /// If a sync has failed.
     pub(crate) fn refuse_if_poisoned(&self) -> Result<(), PoolError> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
+        match self.sync_failure.get() {
+            Some(first) => {
+                let text = format!("an earlier attempt failed: {first}");
+                Err(PoolError::Sync(io::Error::new(first.kind(), text)))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether the file is to be recovered from its log after a crash, as far as known.
@@ -448,8 +455,8 @@ impl Storage {
     /// After a failed sync the system may have dropped unwritten data, and a second sync may succeed even so. Nothing
     /// is guaranteed about this file any more.
     fn poison_if_sync_failed(&self, result: Result<(), PoolError>) -> Result<(), PoolError> {
-        if let Err(PoolError::Sync(_)) = result {
-            self.poisoned.store(true, Ordering::Release);
+        if let Err(PoolError::Sync(source)) = &result {
+            self.sync_failure.get_or_init(|| copy_of(source));
             self.suspend_changes();
         }
         result

@@ -21,6 +21,7 @@ mod entries;
 mod every_request;
 mod exchange;
 mod failed_closes;
+mod failed_syncs;
 mod format;
 mod former_roots;
 mod freeing;

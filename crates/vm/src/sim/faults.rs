@@ -26,6 +26,8 @@ pub struct Faults {
     pub reserved_bytes: Option<u64>,
     /// A sync fails with EIO. Any of the changes that it was to make durable may never become so, even by a later sync.
     pub sync_error: f64,
+    /// What fails with EIO otherwise fails with ENOSPC if it is a sync: the file system finds room for writes late.
+    pub full_syncs: bool,
     /// Growing or cutting fails with EIO and changes nothing.
     pub grow_error: f64,
     /// A write reports success and changes nothing.

@@ -204,8 +204,9 @@ impl Disk {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         if fails {
-            self.note(index, operation, offset, bytes, "EIO");
-            return Err(eio());
+            let is_full = operation == FileOperation::Sync && self.files[index].faults.full_syncs;
+            self.note(index, operation, offset, bytes, if is_full { "ENOSPC" } else { "EIO" });
+            return Err(if is_full { io::Error::from_raw_os_error(libc::ENOSPC) } else { eio() });
         }
         let outcome = "done";
         self.history.add(Entry { file: Some(index), operation, offset, bytes: bytes as u64, outcome });
