@@ -66,7 +66,7 @@ pub enum LogError {
     Open(#[from] VmError),
 
     /// Segments could not be listed, read, renamed or removed.
-    #[error("cannot {action} of the log: {source}{}", advice(source))]
+    #[error("cannot {action} of the log: {source}{}", advice_about(action, source))]
     Files {
         /// What was being done.
         action: &'static str,
@@ -123,5 +123,15 @@ impl LogError {
     /// The next segment is there, and cannot be opened now. What is to be written to it is written when it can be.
     pub(crate) fn not_opened(error: VmError) -> Self {
         Self::NoRoom { source: io::Error::other(error), held: None }
+    }
+}
+
+/// What to do when something cannot be done to segments.
+fn advice_about(action: &str, source: &io::Error) -> &'static str {
+    match advice(source) {
+        "" if action.starts_with("remove") => {
+            ". Nothing is lost: the next opening of the database removes what is left"
+        }
+        advice => advice,
     }
 }

@@ -153,9 +153,11 @@ impl Disk {
     /// Counts an operation on the directory, and fails if it should.
     pub fn begin_name(&mut self, operation: FileOperation, outcome: &'static str) -> io::Result<()> {
         let fails = self.schedule.begin(operation);
-        let outcome = if fails { "EIO" } else { outcome };
+        let is_full = operation == FileOperation::Sync && self.faults.full_syncs;
+        let (reason, error) = if is_full { ("ENOSPC", libc::ENOSPC) } else { ("EIO", libc::EIO) };
+        let outcome = if fails { reason } else { outcome };
         self.history.add(Entry { file: None, operation, offset: 0, bytes: 0, outcome });
-        if fails { Err(eio()) } else { Ok(()) }
+        if fails { Err(io::Error::from_raw_os_error(error)) } else { Ok(()) }
     }
 
     /// Counts an operation that may take room, and says whether there is none.
