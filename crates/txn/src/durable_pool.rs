@@ -556,6 +556,10 @@ impl Logged {
     fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), TxnError> {
         match wal_durability(durability) {
             Some(wanted) => Ok(self.changes.log.wait(lsn, wanted)?),
+            // It would never be written.
+            None if self.changes.log.has_failed() => {
+                Ok(self.changes.log.wait(lsn, vellum_wal::Durability::Synced)?)
+            }
             None => {
                 self.flush_later();
                 Ok(())

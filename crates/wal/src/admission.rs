@@ -29,6 +29,13 @@ impl Log {
         }
     }
 
+    /// Whether it accepts nothing more: [`check`](Self::check) says why.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        // Acquire: pairs with the failure.
+        self.has_failed.load(Ordering::Acquire)
+    }
+
     /// Up to where segments are needed to fill the present one, if they are smaller than the buffer: see
     /// [`give_up_idle`](Self::give_up_idle). Of larger ones, an additional one would cost much.
     fn end_of_small_segment(&self) -> u64 {

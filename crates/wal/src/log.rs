@@ -67,7 +67,7 @@ pub struct Log {
     /// Locked as long as the ring lies in it.
     _buffer_file: Option<BufferFile>,
     /// It accepts nothing more, and acknowledges nothing.
-    has_failed: AtomicBool,
+    pub(crate) has_failed: AtomicBool,
     /// Up to where segments have been written.
     written: AtomicU64,
     /// The operating system, and the device, have all records before these places. The first is for a ring in memory:

@@ -31,6 +31,10 @@ impl DurablePool {
         let lsn = logged.changes.take_last_change()?;
         match wal_durability(durability) {
             Some(wanted) => Some(logged.changes.flusher.arrival(lsn, wanted)),
+            // It would never be written: the arrival says so.
+            None if logged.changes.log.has_failed() => {
+                Some(logged.changes.flusher.arrival(lsn, vellum_wal::Durability::Synced))
+            }
             None => {
                 logged.flush_later();
                 None

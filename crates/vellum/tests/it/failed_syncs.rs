@@ -1,9 +1,10 @@
 //! Syncs that fail, also because the file system finds only then that it is full: each error says why, and what to do.
 
+use crate::asynchronous::block_on;
 use crate::support::options;
 use std::sync::Arc;
-use vellum::{Database, Error, ErrorKind, Table};
-use vellum_vm::{Directory, Faults, SimulatedDisk};
+use vellum::{Database, Durability, Error, ErrorKind, Table, Task, TransactionOptions};
+use vellum_vm::{Directory, Faults, FileOperation, SimulatedDisk};
 
 fn begun() -> (SimulatedDisk, Database, Table) {
     let disk = SimulatedDisk::new(1);
@@ -73,4 +74,60 @@ fn a_sync_of_the_file_that_finds_no_room_says_so_and_so_does_all_that_it_refuses
         }
         check(&disk);
     }
+}
+
+/// What is deferred is acknowledged before it is written, but not when it never will be.
+#[test]
+fn nothing_deferred_is_acknowledged_after_the_log_has_ended() {
+    let deferred = options().durability(Durability::Deferred);
+    let disk = SimulatedDisk::new(1);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &deferred).unwrap();
+    let table = database.create_table("table").unwrap();
+    table.put("first", "value").unwrap();
+    database.sync().unwrap();
+    let begin = |key: &str| {
+        let options = TransactionOptions::default().durability(Durability::Deferred);
+        let transaction = database.begin_with(options).unwrap();
+        transaction.put(&table, key, "value").unwrap();
+        transaction
+    };
+    let (at_once, later) = (begin("second"), begin("third"));
+    spoil_log(&disk, &always(false));
+    table.put("fourth", "value").unwrap();
+    let ended =
+        |done: vellum::Result<()>| assert_says(&done.unwrap_err(), ErrorKind::OutcomeUnknown, &["anew"]);
+    ended(database.sync());
+    ended(at_once.commit());
+    ended(later.commit_async().and_then(|arrival| Ok(block_on(arrival.expect("it waits"))?)));
+    ended(table.put("fifth", "value").map(drop));
+    ended(block_on(table.put_async("sixth", "value")).map(drop));
+    ended(table.multi_put(&[("seventh", "value")]).remove(0).map(drop));
+    ended(database.create_table("other").map(drop));
+    // The call says so of all that it has done.
+    ended(table.multi_run([("eighth", Task::Upsert("value"))], |_, answer| drop(answer)));
+    check(&disk);
+}
+
+#[test]
+fn a_close_that_cannot_remove_the_log_says_that_nothing_is_lost() {
+    let (begun, _database, _table) = begun();
+    let mut seen = false;
+    for number in 1.. {
+        let disk = begun.kill();
+        let mut database = Database::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        disk.fail_nth_of(FileOperation::Sync, number);
+        let closed = database.close_in_place();
+        disk.heal();
+        drop(database);
+        check(&disk);
+        match closed {
+            Ok(()) => break,
+            Err(error) if error.to_string().contains("remove the segments") => {
+                assert_says(&error, ErrorKind::Io, &["os error 5", "Nothing is lost: the next opening"]);
+                seen = true;
+            }
+            Err(error) => assert_says(&error, ErrorKind::Io, &["os error 5", "open it again"]),
+        }
+    }
+    assert!(seen);
 }
