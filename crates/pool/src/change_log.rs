@@ -117,4 +117,12 @@ pub trait ChangeLog: Send + Sync {
     /// # Errors
     /// If they cannot be made durable.
     fn make_durable(&self, lsn: Lsn) -> io::Result<()>;
+
+    /// Whether it takes records.
+    ///
+    /// # Errors
+    /// Why it has ended: nothing more is made durable.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -204,7 +204,10 @@ impl Navigation for Pool {
     }
 
     fn outage(&self) -> Option<PoolError> {
-        self.allocator().evictor().outage().error()
+        let evictor = self.allocator().evictor();
+        // Pages that changed after what is durable stay in memory when the log has ended.
+        let ended = || evictor.log().and_then(|log| log.check().err()).map(PoolError::Log);
+        evictor.outage().error().or_else(ended)
     }
 
     #[cold]

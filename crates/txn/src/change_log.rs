@@ -390,6 +390,10 @@ impl ChangeLog for Changes {
     fn make_durable(&self, lsn: Lsn) -> io::Result<()> {
         self.log.wait(lsn, Durability::Synced).map_err(as_io_error)
     }
+
+    fn check(&self) -> io::Result<()> {
+        self.log.check().map_err(as_io_error)
+    }
 }
 
 fn as_io_error(error: LogError) -> io::Error {

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::{sync::Arc, thread};
-use vellum_pool::undoing;
+use vellum_pool::{Navigation as _, PoolError, PoolFile, PoolOptions, undoing};
 use vellum_vm::SimulatedDisk;
 use vellum_wal::LogOptions;
 
@@ -43,4 +43,19 @@ fn a_group_that_has_begun_has_room_though_others_have_used_what_it_found() {
     assert!(changes.admit().is_err());
     disk.heal();
     changes.admit().unwrap();
+}
+
+/// Changed pages stay in memory then, which is why there is no room.
+#[test]
+fn a_pool_whose_log_has_ended_says_that_where_it_has_no_room() {
+    let disk = SimulatedDisk::new(1);
+    let log = Arc::new(Log::begin(Arc::new(disk.clone()), &LogOptions::new([1; 16])).unwrap());
+    let changes = Arc::new(Changes::new(log.clone(), &LogSettings::default(), false).unwrap());
+    let options = PoolOptions::default().pool_bytes(1 << 20).capacity_bytes(1 << 24).huge_pages(false);
+    let file = PoolFile::create_on(Arc::new(disk.file("data")), &options).unwrap();
+    let pool = file.start(Some(changes)).unwrap();
+    assert!(matches!(pool.no_room(), PoolError::PoolExhausted { .. }));
+    log.fail(io::Error::from_raw_os_error(5));
+    let text = pool.no_room().to_string();
+    assert!(text.contains("os error 5") && text.contains("open the database anew"), "{text}");
 }
