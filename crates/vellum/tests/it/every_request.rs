@@ -12,15 +12,19 @@ mod futures;
 mod held;
 mod many;
 mod model;
+mod poisoned;
+mod prefixes;
 mod ranges;
 mod reads;
 mod requests;
 mod tables;
 mod typed;
+mod under_way;
 mod watch;
 
 use crate::support::{assert_clean, options};
-use model::{Clash, Entries, Id, Key, Model, Number, Saved, Value, short};
+use model::{Clash, Entries, Id, Key, Model, Number, Saved, Value, View, short};
+use poisoned::Poison;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,6 +69,7 @@ struct Handle {
 struct Begun {
     number: Number,
     transaction: Rc<Transaction>,
+    durability: Durability,
     savepoints: Vec<(Savepoint, Saved)>,
 }
 
@@ -99,6 +104,8 @@ struct Run {
     is_failing: bool,
     /// How often it has begun to fail.
     failures: u64,
+    /// The log, or the file's syncs, fail for good.
+    poison: Option<Poison>,
     compactions: u32,
     /// The tables that futures are changing: nothing else uses them.
     unsettled: BTreeSet<Id>,
@@ -149,7 +156,7 @@ impl Run {
             disk,
             options,
             database: Some(database),
-            model: Model::default(),
+            model: Model::of(View::default(), Durability::Deferred),
             tables: BTreeMap::new(),
             dropped: Vec::new(),
             begun: Vec::new(),
@@ -162,6 +169,7 @@ impl Run {
             is_slow,
             is_failing: false,
             failures: 0,
+            poison: None,
             compactions: 0,
             unsettled: BTreeSet::new(),
             has_cancelled: false,
@@ -204,6 +212,7 @@ impl Run {
             90 => self.maintain(),
             91 | 92 => self.use_dropped(),
             93..96 => self.fail(),
+            96 if self.depth == 0 => self.poison(),
             _ => {}
         }
         for _ in 0..self.random.random_range(1..4) {
@@ -353,6 +362,9 @@ impl Run {
             }
             Err(error) => {
                 assert!(self.is_failure(&error), "{error:?}");
+                if source.number.is_none() && self.doubts(&error) {
+                    return true;
+                }
                 self.note_failure(source, &error);
                 false
             }

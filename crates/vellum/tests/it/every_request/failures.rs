@@ -19,6 +19,9 @@ use vellum_vm::{Faults, FileOperation};
 impl Run {
     /// The device is slow, perhaps, and fails no more.
     pub fn heal(&mut self) {
+        if self.poison.is_some() {
+            return;
+        }
         self.disk.heal();
         if self.is_slow {
             let delay_max = Duration::from_micros(20);
@@ -91,12 +94,15 @@ impl Run {
 
     /// Whether this is what the device may cause.
     pub fn is_failure(&self, error: &Error) -> bool {
-        self.is_failing && error.kind() == ErrorKind::Io
+        match &self.poison {
+            Some(poison) => poison.explains(error),
+            None => self.is_failing && error.kind() == ErrorKind::Io,
+        }
     }
 
     /// Whether this is what the device may have caused since it had failed so often. Something may have been read in advance.
     pub fn is_failure_since(&self, failures: u64, error: &Error) -> bool {
-        self.failures > failures && error.kind() == ErrorKind::Io
+        self.failures > failures && error.kind() == ErrorKind::Io || self.is_failure(error)
     }
 
     /// A change has failed. If its transaction is not over, it has done nothing.
@@ -141,12 +147,12 @@ impl Run {
                     assert_eq!(put == Put::Replaced, entries.contains_key(&key));
                     self.model.change(table, &[(key, Some(value))]);
                 }
-                Err(error) => self.expect_failure(&error),
+                Err(error) => self.expect_failure(table, key, Some(value), &error),
             }
         }
     }
 
-    fn run_tasks_or_fail(&mut self) {
+    pub fn run_tasks_or_fail(&mut self) {
         let Some((source, table, handle)) = self.draw() else { return };
         if source.number.is_some() {
             return;
@@ -155,14 +161,17 @@ impl Run {
         let pairs = self.draw_free_pairs(table, &entries);
         let removes = self.random.random_ratio(1, 2);
         self.tell(format!("{} runs {} on {table:?}, removals {removes}", source.text(), pairs.len()));
-        let mut answers = Vec::new();
+        let (mut answers, mut is_durable) = (Vec::new(), true);
         let task = |value: &Value| if removes { Task::Remove } else { Task::Upsert(value.to_vec()) };
         if self.random.random_ratio(1, 2) {
             let tasks = pairs.iter().map(|(key, value)| (key, task(value)));
             let ended = handle.bytes.multi_run(tasks, |place, answer| {
                 answers.push((place, answer.map(|answer| written(&answer))));
             });
-            ended.unwrap();
+            if let Err(error) = ended {
+                assert!(self.poison.is_some() && self.is_failure(&error), "{error:?}");
+                is_durable = false;
+            }
         } else {
             let mut submissions = handle.bytes.submissions();
             for (place, (key, value)) in pairs.iter().enumerate() {
@@ -181,21 +190,27 @@ impl Run {
             match answer {
                 Ok(was_there) => {
                     assert_eq!(was_there, entries.contains_key(key), "{}", short(key));
-                    if !removes {
+                    if !is_durable {
+                        self.doubt_record(table, key.clone(), (!removes).then(|| value.clone()));
+                    } else if !removes {
                         self.model.change(table, &[(key.clone(), Some(value.clone()))]);
                     } else if was_there {
                         self.model.change(table, &[(key.clone(), None)]);
                     }
                 }
-                Err(error) => self.expect_failure(&error),
+                Err(error) => {
+                    let value = (!removes).then(|| value.clone());
+                    self.expect_failure(table, key.clone(), value, &error);
+                }
             }
         }
     }
 
     #[track_caller]
-    fn expect_failure(&mut self, error: &Error) {
+    fn expect_failure(&mut self, table: Id, key: Key, value: Option<Value>, error: &Error) {
         assert!(self.is_failure(error), "{error:?}");
         self.model.note_unclear();
+        self.doubt_record(table, key, value);
     }
 
     /// None if there is an error that is allowed.
@@ -211,7 +226,7 @@ impl Run {
         }
     }
 
-    fn read_or_fail(&mut self) {
+    pub fn read_or_fail(&mut self) {
         let Some((source, table, handle)) = self.draw() else { return };
         let entries = self.entries(&source, table);
         let all = (Bound::Unbounded, Bound::Unbounded);
@@ -244,6 +259,9 @@ impl Run {
                 let mut buffer = vec![0; reader.len() as usize];
                 if let Some(count) = self.right(reader.read_at(0, &mut buffer)) {
                     assert!(Some(&buffer[..count]) == wanted.map(|wanted| &wanted[..count]));
+                }
+                if self.poison.is_some() {
+                    return;
                 }
                 // The reader goes on when the device does.
                 self.heal();

@@ -308,7 +308,7 @@ struct Change<'f> {
 
 /// What is done with a future.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
+pub enum Next {
     Poll,
     Wait,
     Drop,
@@ -325,7 +325,7 @@ impl Next {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Put(Value),
     Insert(Value),
     Update(Value),
@@ -334,7 +334,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn draw(run: &mut Run, has_reservations: bool) -> Self {
+    pub fn draw(run: &mut Run, has_reservations: bool) -> Self {
         let value = run.draw_value();
         match run.random.random_range(0..if has_reservations { 7 } else { 6 }) {
             0..3 => Self::Put(value),
@@ -346,7 +346,7 @@ impl Kind {
     }
 
     /// What it does to a record with this value.
-    fn effect(&self, old: Option<Value>) -> Effect {
+    pub fn effect(&self, old: Option<Value>) -> Effect {
         let is_there = old.is_some();
         let stored = |new: &Value, told| {
             let touch = if old.as_ref() == Some(new) { Touch::Reserve } else { Touch::Change };
@@ -381,36 +381,36 @@ impl std::fmt::Debug for Kind {
     }
 }
 
-struct Effect {
-    touch: Touch,
-    told: Told,
+pub struct Effect {
+    pub touch: Touch,
+    pub told: Told,
     /// What the record has then.
-    new: Option<Value>,
+    pub new: Option<Value>,
 }
 
 /// What a future answers.
 #[derive(PartialEq, Eq, Debug)]
-enum Told {
+pub enum Told {
     Value(Option<Vec<u8>>),
     Put(Put),
     Done(bool),
 }
 
-type Boxed<'f> = Pin<Box<dyn Future<Output = Result<Told>> + 'f>>;
+pub type Boxed<'f> = Pin<Box<dyn Future<Output = Result<Told>> + 'f>>;
 
 fn told<'f, T>(future: impl Future<Output = Result<T>> + 'f, tell: impl FnOnce(T) -> Told + 'f) -> Boxed<'f> {
     Box::pin(async move { future.await.map(tell) })
 }
 
 impl Source {
-    fn get_later<'s>(&'s self, table: &'s Handle, key: &Key) -> Boxed<'s> {
+    pub fn get_later<'s>(&'s self, table: &'s Handle, key: &Key) -> Boxed<'s> {
         match &self.transaction {
             Some(transaction) => told(transaction.get_async(&table.bytes, key), Told::Value),
             None => told(table.bytes.get_async(key), Told::Value),
         }
     }
 
-    fn change_later<'s>(&'s self, table: &'s Handle, key: &Key, kind: &Kind) -> Boxed<'s> {
+    pub fn change_later<'s>(&'s self, table: &'s Handle, key: &Key, kind: &Kind) -> Boxed<'s> {
         let bytes = &table.bytes;
         match (&self.transaction, kind) {
             (Some(transaction), Kind::Put(value)) => {
@@ -436,18 +436,18 @@ impl Source {
 }
 
 /// A future, which is over once it was answered or dropped.
-struct Held<'f> {
+pub struct Held<'f> {
     future: Option<Boxed<'f>>,
     unpark: Arc<Unpark>,
 }
 
 impl<'f> Held<'f> {
-    fn new(future: Boxed<'f>) -> Self {
+    pub fn new(future: Boxed<'f>) -> Self {
         Self { future: Some(future), unpark: Arc::new(Unpark(thread::current())) }
     }
 
     /// Polls it once, or until it is ready.
-    fn go_on(&mut self, way: Next) -> Option<Result<Told>> {
+    pub fn go_on(&mut self, way: Next) -> Option<Result<Told>> {
         let waker = Waker::from(self.unpark.clone());
         let future = self.future.as_mut().unwrap();
         loop {
@@ -460,7 +460,7 @@ impl<'f> Held<'f> {
     }
 
     /// Drops it, and waits until the database has forgotten it: nobody keeps its waker then.
-    fn cancel(&mut self) {
+    pub fn cancel(&mut self) {
         self.future = None;
         let begun = Instant::now();
         while Arc::strong_count(&self.unpark) > 1 {

@@ -11,12 +11,14 @@ use vellum::{Answer, ErrorKind, Put, Task, Written};
 
 impl Run {
     pub fn change_many(&mut self) {
+        let commits = self.model.commit_count();
         match self.random.random_range(0..5) {
             0 | 1 => self.multi_put(),
             2 => self.multi_modify(),
-            3 => self.remove_range(),
+            3 => return self.remove_range(),
             _ => self.run_tasks(),
         }
+        self.model.note_batch(commits);
     }
 
     /// Pairs of which nobody is in the way.

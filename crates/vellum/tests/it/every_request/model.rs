@@ -1,10 +1,12 @@
 //! What a database holds, what each open transaction sees of it, and which changes and commits are refused.
 
+use super::prefixes::History;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
     rc::Rc,
 };
+use vellum::Durability;
 
 pub type Key = Vec<u8>;
 pub type Value = Rc<Vec<u8>>;
@@ -43,7 +45,7 @@ pub enum Touch {
 }
 
 /// What somebody sees.
-#[derive(Clone, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct View {
     pub names: BTreeMap<String, Id>,
     pub tables: BTreeMap<Id, Rc<Entries>>,
@@ -91,7 +93,7 @@ pub struct Saved {
     created: BTreeSet<Id>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Model {
     /// The number of the last commit or beginning.
     now: u64,
@@ -111,6 +113,9 @@ pub struct Model {
     not_undone: Option<bool>,
     /// What tables have held, for a transaction or for all, one after the other, since something is held.
     past: Vec<(Option<Number>, Id, Rc<Entries>)>,
+    /// The commits, while they are watched, and how durable those of single operations are.
+    pub history: Option<History>,
+    pub durability: Durability,
 }
 
 impl Model {
@@ -254,11 +259,14 @@ impl Model {
             self.changed.entry(table).or_default().insert(key.clone(), self.now);
         }
         self.note_past(table);
+        self.note_commit(self.durability);
     }
 
     /// A single operation has changed a record before these transactions began, and after all others that are open.
     pub fn change_since(&mut self, table: Id, key: &Key, value: Option<&Value>, seen_by: &[Number]) {
+        let count = self.commit_count();
         self.change(table, &[(key.clone(), value.cloned())]);
+        self.promise_from(count, Durability::Deferred);
         let first = seen_by.iter().map(|number| self.open[number].begun).min();
         let commit = first.unwrap_or(self.now);
         self.changed.entry(table).or_default().insert(key.clone(), commit);
@@ -407,6 +415,7 @@ impl Model {
             }
         }
         self.note_past(table);
+        self.note_commit(self.durability);
         all
     }
 

@@ -58,13 +58,14 @@ impl Run {
         }
         let is_serializable = self.random.random_ratio(1, 3);
         let isolation = if is_serializable { IsolationLevel::Serializable } else { IsolationLevel::Snapshot };
-        let options = TransactionOptions::default().isolation(isolation);
+        let durability = self.draw_durability();
+        let options = TransactionOptions::default().isolation(isolation).durability(durability);
         let transaction = Rc::new(self.database().begin_with(options).unwrap());
         let number = self.next_number;
         self.next_number += 1;
-        self.tell(format!("T{number} begins, {isolation:?}"));
+        self.tell(format!("T{number} begins, {isolation:?}, {durability:?}"));
         self.model.begin(number, is_serializable);
-        self.begun.push(Begun { number, transaction, savepoints: Vec::new() });
+        self.begun.push(Begun { number, transaction, durability, savepoints: Vec::new() });
     }
 
     /// Ends a transaction that nothing reads.
@@ -88,7 +89,7 @@ impl Run {
     }
 
     fn end_one(&mut self, begun: Begun) {
-        let number = begun.number;
+        let (number, durability) = (begun.number, begun.durability);
         let Ok(transaction) = Rc::try_unwrap(begun.transaction) else { unreachable!("it is used") };
         let clash = self.model.clash_of_commit(number);
         match self.random.random_range(0..8) {
@@ -103,10 +104,9 @@ impl Run {
             way => {
                 self.tell(format!("T{number} is committed: {clash:?}"));
                 let committed = if way == 2 {
-                    transaction.commit_async().map(|arrival| {
-                        if let Some(arrival) = arrival {
-                            crate::asynchronous::block_on(arrival).unwrap();
-                        }
+                    transaction.commit_async().and_then(|arrival| match arrival {
+                        Some(arrival) => Ok(crate::asynchronous::block_on(arrival)?),
+                        None => Ok(()),
                     })
                 } else {
                     transaction.commit()
@@ -115,9 +115,11 @@ impl Run {
                     Ok(()) => {
                         assert_ne!(clash, Clash::Certain, "T{number} should have failed");
                         self.model.commit(number);
+                        self.model.note_commit(durability);
                         self.forget_tables();
                         return;
                     }
+                    Err(error) if self.is_commit_in_doubt(number, &error) => return,
                     Err(error) => {
                         let is_conflict = error.kind() == ErrorKind::Conflict;
                         assert!(is_conflict && clash != Clash::None, "T{number}: {error:?}");
@@ -134,7 +136,7 @@ impl Run {
     }
 
     /// Gives up handles on tables that nobody sees, or may see again.
-    fn forget_tables(&mut self) {
+    pub fn forget_tables(&mut self) {
         let model = &self.model;
         let seen: BTreeSet<Id> = model
             .open
@@ -444,7 +446,7 @@ impl Run {
 
     /// Closes the database and opens it again, or recovers it.
     pub fn reopen(&mut self) {
-        if self.random.random_ratio(2, 3) {
+        if self.random.random_ratio(2, 3) || self.model.history.is_some() {
             return;
         }
         let crashes = self.random.random_ratio(1, 2) && self.database().log_state().is_some();
@@ -467,6 +469,11 @@ impl Run {
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
         self.heal();
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
+        self.go_on_in(database);
+    }
+
+    /// Goes on in a database that was opened anew.
+    pub fn go_on_in(&mut self, database: Database) {
         for info in database.tables().unwrap() {
             let (name, table) = (info.name.as_str(), self.model.view.names[&info.name]);
             let keys = Keys::ALL.into_iter().find(|keys| keys.name() == info.key_type).unwrap();
