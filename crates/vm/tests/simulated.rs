@@ -132,6 +132,8 @@ fn every_kind_of_fault_is_seen() {
 
     let file = always(|faults| faults.sync_error = 1.0);
     eio(file.sync());
+    let file = always(|faults| (faults.sync_error, faults.full_syncs) = (1.0, true));
+    assert_eq!(file.sync().unwrap_err().kind(), ErrorKind::StorageFull);
 
     let file = always(|faults| faults.grow_error = 1.0);
     eio(file.grow(offset(9)));
