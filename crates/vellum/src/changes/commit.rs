@@ -15,8 +15,8 @@ pub struct Commit {
     /// what it made of the commit, and starts there the next time: [`Database::changes`](crate::Database::changes). The
     /// next commit may begin at this place, so [`Until::Before`](crate::Until::Before) is for it.
     pub position: Lsn,
-    /// The number of the commit; none for an operation outside of transactions. Numbers start anew when the database is
-    /// opened.
+    /// The number of the commit. An operation outside of transactions has none, unless other transactions were open: then
+    /// it was a transaction of its own. Numbers start anew when the database is opened.
     pub number: Option<u64>,
     /// When it was committed. An operation outside of transactions has the time of what precedes it in the log, which
     /// is accurate to a millisecond if the log is archived.
