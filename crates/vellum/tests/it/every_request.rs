@@ -5,9 +5,13 @@
 //! anything else. `VELLUM_SEED` repeats a seed, `VELLUM_STEPS` ends it early, `VELLUM_SEEDS` and `VELLUM_FIRST_SEED` run
 //! others. What the database's own threads do for futures may happen at other moments when a seed is repeated.
 
+mod backups;
+mod bounds;
 mod changes;
+mod commits;
 mod dropped;
 mod failures;
+mod feed;
 mod futures;
 mod held;
 mod many;
@@ -23,6 +27,8 @@ mod under_way;
 mod watch;
 
 use crate::support::{assert_clean, options};
+use backups::Backups;
+use feed::Feeds;
 use model::{Clash, Entries, Id, Key, Model, Number, Saved, Value, View, short};
 use poisoned::Poison;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -106,11 +112,15 @@ struct Run {
     failures: u64,
     /// The log, or the file's syncs, fail for good.
     poison: Option<Poison>,
+    /// Whether that may happen in this run. A crash takes back commits that were told, so there are no feeds and backups then.
+    has_poison: bool,
     compactions: u32,
     /// The tables that futures are changing: nothing else uses them.
     unsettled: BTreeSet<Id>,
     /// Whether futures were dropped, for which the database may still be doing something.
     has_cancelled: bool,
+    feeds: Feeds,
+    backups: Backups,
     steps: u64,
     steps_max: u64,
 }
@@ -139,13 +149,16 @@ impl Run {
         let disk = SimulatedDisk::new(seed);
         let pool_bytes = [64 << 10, 96 << 10, 256 << 10, 512 << 10, 1 << 20][random.random_range(0..5)];
         let versions = [8_000, 20_000, 50_000, 200_000, 64 << 20][random.random_range(0..5)];
+        let has_log = random.random_ratio(9, 10);
         let options = options()
             .pool_bytes(pool_bytes as u64)
             .version_memory_bytes(versions)
             .durability(Durability::Deferred)
-            .log(random.random_ratio(9, 10));
+            .log(has_log);
+        let backups = Backups::new(seed, &options);
+        let (options, feeds) = Feeds::draw(&mut random, options, has_log);
         let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
-        let is_slow = random.random_ratio(1, 5);
+        let (is_slow, has_poison) = (random.random_ratio(1, 5), random.random_ratio(1, 2));
         let story = Story {
             seed,
             lines: vec![format!("pool of {pool_bytes}, versions in {versions}, slow {is_slow}")],
@@ -170,9 +183,12 @@ impl Run {
             is_failing: false,
             failures: 0,
             poison: None,
+            has_poison,
             compactions: 0,
             unsettled: BTreeSet::new(),
             has_cancelled: false,
+            feeds,
+            backups,
             steps: 0,
         }
     }
@@ -182,10 +198,13 @@ impl Run {
         for number in 0..3 {
             self.create_first(number);
         }
+        self.model.commits.add_first(&self.model.view);
         while self.steps < self.steps_max {
             self.step();
         }
         self.end_all();
+        self.read_all_feeds();
+        self.restore_point();
         self.dropped.clear();
         self.compare_all();
         assert_clean(self.database());
@@ -199,7 +218,7 @@ impl Run {
     fn step(&mut self) {
         self.steps += 1;
         self.end_dead();
-        match self.random.random_range(0..100) {
+        match self.random.random_range(0..106) {
             0..38 => self.change(),
             38..46 => self.change_many(),
             46..56 => self.begin(),
@@ -212,7 +231,9 @@ impl Run {
             90 => self.maintain(),
             91 | 92 => self.use_dropped(),
             93..96 => self.fail(),
-            96 if self.depth == 0 => self.poison(),
+            96 if self.has_poison && self.depth == 0 => self.poison(),
+            96..101 if !self.has_poison => self.feed(),
+            101..106 if !self.has_poison => self.use_backups(),
             _ => {}
         }
         for _ in 0..self.random.random_range(1..4) {

@@ -141,6 +141,7 @@ impl Run {
         self.tell(format!("{} puts {} into {table:?}", source.text(), pairs.len()));
         let given: Vec<(&Key, &[u8])> = pairs.iter().map(|(key, value)| (key, &value[..])).collect();
         let done = handle.bytes.multi_put(&given);
+        let commits = self.model.commits.count();
         for ((key, value), done) in pairs.into_iter().zip(done) {
             match done {
                 Ok(put) => {
@@ -150,6 +151,7 @@ impl Run {
                 Err(error) => self.expect_failure(table, key, Some(value), &error),
             }
         }
+        self.model.commits.join(commits);
     }
 
     pub fn run_tasks_or_fail(&mut self) {
@@ -185,6 +187,7 @@ impl Run {
             }
         }
         assert_eq!(answers.len(), pairs.len());
+        let commits = self.model.commits.count();
         for (place, answer) in answers {
             let (key, value) = &pairs[place];
             match answer {
@@ -204,6 +207,7 @@ impl Run {
                 }
             }
         }
+        self.model.commits.join(commits);
     }
 
     #[track_caller]

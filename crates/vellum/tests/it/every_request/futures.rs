@@ -253,6 +253,7 @@ impl Run {
         }
         self.tell(format!("{} is changed, which {seen_by:?} see", short(key)));
         self.model.change_since(table, key, new.as_ref(), &seen_by);
+        self.model.commits.put_after(begun);
         let begun = self.begun.iter_mut().filter(|begun| seen_by.contains(&begun.number));
         for (_, saved) in begun.flat_map(|begun| &mut begun.savepoints) {
             saved.see(table, key, new.as_ref());

@@ -115,6 +115,7 @@ impl Run {
         if !self.settle(&source, clash, done, expected) {
             return;
         }
+        let commits = self.model.commits.count();
         for (place, key) in keys.iter().enumerate() {
             let now = self.entries(&source, table).get(key).cloned();
             let touch = match &now {
@@ -138,6 +139,7 @@ impl Run {
                 None => self.model.leave(table, key),
             }
         }
+        self.model.commits.join(commits);
     }
 
     pub fn remove_range(&mut self) {
@@ -174,7 +176,11 @@ impl Run {
                 None if keys.is_empty() => {}
                 None => {
                     let changes: Vec<_> = keys.into_iter().map(|key| (key, None)).collect();
+                    let commits = self.model.commits.count();
                     self.model.change(table, &changes);
+                    if !handle.is_plain {
+                        self.model.commits.make_one(commits);
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What a database holds, what each open transaction sees of it, and which changes and commits are refused.
 
-use super::prefixes::History;
+pub use super::bounds::{bounds_text, short, within};
+use super::{commits::Commits, prefixes::History};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
@@ -116,6 +117,7 @@ pub struct Model {
     /// The commits, while they are watched, and how durable those of single operations are.
     pub history: Option<History>,
     pub durability: Durability,
+    pub commits: Commits,
 }
 
 impl Model {
@@ -257,6 +259,7 @@ impl Model {
         for (key, value) in changes {
             set(entries, key, value.clone());
             self.changed.entry(table).or_default().insert(key.clone(), self.now);
+            self.commits.add_single(self.now, table, key, value.clone());
         }
         self.note_past(table);
         self.note_commit(self.durability);
@@ -403,6 +406,7 @@ impl Model {
         self.view.tables.insert(table, Rc::new(entries.clone()));
         let perhaps = self.perhaps_changed.entry(table).or_default();
         perhaps.extend(entries.keys().map(|key| (key.clone(), self.now)));
+        self.commits.add_load(self.now, table, self.view.tables[&table].clone());
         let sees = |open: &Open| {
             open.view.tables.contains_key(&table)
                 && self.replaced.get(&table).is_none_or(|commit| *commit <= open.begun)
@@ -481,6 +485,7 @@ impl Model {
     /// Large values may have been stored again where they lie better.
     pub fn compact(&mut self) {
         self.now += 1;
+        self.commits.add_compaction(self.now);
         for (table, entries) in &self.view.tables {
             let large = entries.iter().filter(|(key, value)| key.len() + value.len() > 1024);
             let perhaps = self.perhaps_changed.entry(*table).or_default();
@@ -532,6 +537,7 @@ impl Model {
                 self.gone.insert(table, held);
             }
         }
+        self.commits.add_transaction((self.now, open.begun), (&open.changed, &open.replaced), &self.view);
         let touched = open.changed.iter().map(|(table, _)| *table).chain(open.replaced);
         touched.collect::<BTreeSet<Id>>().into_iter().for_each(|table| self.note_past(table));
     }
@@ -568,32 +574,4 @@ fn set(entries: &mut Entries, key: &[u8], value: Option<Value>) {
         Some(value) => _ = entries.insert(key.to_vec(), value),
         None => _ = entries.remove(key),
     }
-}
-
-/// The entries of a map in bounds, which may be inverted.
-pub fn within<'m, V>(
-    map: &'m BTreeMap<Key, V>,
-    bounds: &'m Bounds,
-) -> impl DoubleEndedIterator<Item = (&'m Key, &'m V)> {
-    let is_inverted = match bounds {
-        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
-        (
-            Bound::Included(lower) | Bound::Excluded(lower),
-            Bound::Excluded(upper) | Bound::Included(upper),
-        ) => lower >= upper,
-        _ => false,
-    };
-    (!is_inverted).then(|| map.range::<Key, _>((bounds.0.as_ref(), bounds.1.as_ref()))).into_iter().flatten()
-}
-
-/// A key or value, as text.
-pub fn short(bytes: &[u8]) -> String {
-    let head: String = bytes.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    let tail: String =
-        bytes.iter().skip(12.max(bytes.len().saturating_sub(4))).map(|byte| format!("{byte:02x}")).collect();
-    format!("{head}..{tail}[{}]", bytes.len())
-}
-
-pub fn bounds_text(bounds: &Bounds) -> String {
-    format!("{:?}..{:?}", bounds.0.as_ref().map(|key| short(key)), bounds.1.as_ref().map(|key| short(key)))
 }

@@ -17,6 +17,7 @@ use vellum::{
     Database, Error, ErrorKind, IsolationLevel, Table, TableName, TableOptions, Transaction,
     TransactionOptions,
 };
+use vellum_vm::SimulatedDisk;
 
 impl Run {
     /// A table to begin with.
@@ -37,6 +38,7 @@ impl Run {
     fn new_id(&mut self, handle: Handle) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
+        self.feeds.types.insert(id, (handle.keys, handle.is_plain));
         self.tables.insert(id, handle);
         id
     }
@@ -453,6 +455,7 @@ impl Run {
         self.tell(format!("opened again, after a crash: {crashes}"));
         let crashed = crashes.then(|| {
             self.database().sync().unwrap();
+            self.feeds.archive = self.feeds.archive.as_ref().map(SimulatedDisk::crash);
             self.disk.crash()
         });
         if crashed.is_some() {
@@ -464,10 +467,12 @@ impl Run {
         }
         self.tables.clear();
         self.dropped.clear();
+        self.end_feeds(crashes);
         self.close();
         self.model.note_undone();
         self.disk = crashed.unwrap_or_else(|| self.disk.clone());
         self.heal();
+        self.options = self.feeds.with_archive(self.options.clone());
         let database = Database::open_in(Arc::new(self.disk.clone()), "data", &self.options).unwrap();
         self.go_on_in(database);
     }
