@@ -8,7 +8,7 @@
 //! Once the window spans a run that a huge page can back, such runs come as huge pages: this takes half the time, and
 //! readers walk the page table less. But on a virtual machine that must first get the memory from its host, a huge page
 //! takes several times as long. Then small pages, which are more often available, are fetched until the loss is a small
-//! part of all.
+//! part of the time.
 //!
 //! The pages are counted in the budget (see `replacement::prefault_window`). At most [`WINDOW_MAX`] and a run of them
 //! are fetched ahead, never more than a quarter of the pool, and none while memory is short.
@@ -23,10 +23,8 @@ const WINDOW_MIN: u64 = 64;
 const WINDOW_MAX: u64 = 1024;
 /// How many pages are fetched at once, before checking again whether memory is short.
 const STEP: u64 = 64;
-/// Huge pages that take longer than small ones may cost one part in this many of the time. And for how many pages at
-/// most no huge pages are tried after one that took long.
-const PART: u32 = 16;
-const SMALL_MAX: u64 = 1 << 16;
+/// Huge pages that take longer than small ones may cost one part in this many of a processor's time.
+const PART: u32 = 4;
 
 /// The page beyond which the background thread is first asked for memory, in a file that ends at page `end`.
 pub(crate) fn first_request(end: u64) -> u64 {
@@ -38,13 +36,13 @@ pub(crate) struct Prefaulter {
     window: u64,
     /// How long a small page takes, on average.
     small_page: Duration,
-    /// Before this page no huge pages are tried.
-    small_before: u64,
+    /// No huge page is fetched before.
+    small_until: Instant,
 }
 
 impl Prefaulter {
     pub fn new() -> Self {
-        Self { window: WINDOW_MIN, small_page: Duration::ZERO, small_before: 0 }
+        Self { window: WINDOW_MIN, small_page: Duration::ZERO, small_until: Instant::now() }
     }
 
     /// Fetches the memory of pages beyond the end of the file, after a thread has asked for it.
@@ -87,20 +85,19 @@ impl Prefaulter {
 
     /// Fetches a run as a huge page, if one begins at page `from` and is worthwhile. Returns whether it did.
     fn prefault_run(&mut self, allocator: &Allocator, from: u64) -> bool {
-        if self.window < WINDOW_MAX || from < self.small_before {
+        let begun = Instant::now();
+        if self.window < WINDOW_MAX || begun < self.small_until {
             return false;
         }
-        let begun = Instant::now();
         let Some(pages) = allocator.pages().prefault_run(PageId(from)) else { return false };
-        self.judge(from, pages, begun.elapsed());
+        self.judge(pages, begun, Instant::now());
         true
     }
 
-    /// Decides whether to continue with huge pages, after the one for the run at page `from` took this long.
-    fn judge(&mut self, from: u64, pages: u64, took: Duration) {
-        let lost = took.saturating_sub(self.small_page * pages as u32);
-        let small = (lost * PART).as_nanos() / self.small_page.as_nanos().max(1);
-        self.small_before = from + u64::try_from(small).unwrap_or(SMALL_MAX).min(SMALL_MAX);
+    /// Decides when the next huge page may be fetched, after one for so many pages.
+    fn judge(&mut self, pages: u64, begun: Instant, ended: Instant) {
+        let lost = (ended - begun).saturating_sub(self.small_page * pages as u32);
+        self.small_until = begun + lost * PART;
     }
 }
 

@@ -120,15 +120,10 @@ fn no_run_is_fetched_that_takes_more_than_a_quarter_of_the_pool() {
 #[test]
 fn after_a_run_that_took_longer_than_small_pages_these_are_fetched_for_a_while() {
     let Some((pool, mut prefaulter)) = with_runs(Duration::from_micros(1)) else { return };
-    for (took, from, small_before) in [
-        (0, 0, 0),
-        (512, 512, 512),
-        (513, 1024, 1024 + u64::from(PART)),
-        (612, 2048, 2048 + 100 * u64::from(PART)),
-        (1_000_000, 65536, 65536 + SMALL_MAX),
-    ] {
-        prefaulter.judge(from, 512, Duration::from_micros(took));
-        assert_eq!(prefaulter.small_before, small_before);
+    let (begun, micros) = (Instant::now(), Duration::from_micros);
+    for (took, lost) in [(0, 0), (512, 0), (513, 1), (612, 100), (1 << 30, (1 << 30) - 512)] {
+        prefaulter.judge(512, begun, begun + micros(took));
+        assert_eq!(prefaulter.small_until, begun + micros(lost) * PART);
     }
     prefaulter.run(pool.allocator());
     assert_eq!((ahead(&pool) as u64, pool.statistics().pages_huge), (WINDOW_MAX, 0));
