@@ -3,7 +3,8 @@
 //! One thread interleaves transactions, single operations and changes of tables, from a seed. What is under way over several
 //! steps (iterators, cursors, lookups, readers, submissions, futures) is held by a nested call, while the steps within it do
 //! anything else. `VELLUM_SEED` repeats a seed, `VELLUM_STEPS` ends it early, `VELLUM_SEEDS` and `VELLUM_FIRST_SEED` run
-//! others. What the database's own threads do for futures may happen at other moments when a seed is repeated.
+//! others. What the database's own threads do for futures may happen at other moments when a seed is repeated. A run has either
+//! feeds and backups, or a log that fails for good.
 
 mod backups;
 mod bounds;
@@ -112,7 +113,8 @@ struct Run {
     failures: u64,
     /// The log, or the file's syncs, fail for good.
     poison: Option<Poison>,
-    /// Whether that may happen in this run. A crash takes back commits that were told, so there are no feeds and backups then.
+    /// Whether that may happen in this run. A crash takes back commits that were told and archived, so there are no feeds,
+    /// backups and archives then.
     has_poison: bool,
     compactions: u32,
     /// The tables that futures are changing: nothing else uses them.
@@ -156,9 +158,10 @@ impl Run {
             .durability(Durability::Deferred)
             .log(has_log);
         let backups = Backups::new(seed, &options);
-        let (options, feeds) = Feeds::draw(&mut random, options, has_log);
+        let has_poison = random.random_ratio(1, 2);
+        let (options, feeds) = Feeds::draw(&mut random, options, has_log && !has_poison);
         let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
-        let (is_slow, has_poison) = (random.random_ratio(1, 5), random.random_ratio(1, 2));
+        let is_slow = random.random_ratio(1, 5);
         let story = Story {
             seed,
             lines: vec![format!("pool of {pool_bytes}, versions in {versions}, slow {is_slow}")],

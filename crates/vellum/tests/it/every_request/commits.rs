@@ -15,6 +15,7 @@ type Records = BTreeMap<(Id, Key), Option<Value>>;
 /// What whole tables hold.
 type Tables = BTreeMap<Id, Rc<Entries>>;
 
+#[derive(Clone)]
 pub struct Recorded {
     /// When the model has noted it.
     pub time: u64,
@@ -27,6 +28,7 @@ pub struct Recorded {
     what: What,
 }
 
+#[derive(Clone)]
 enum What {
     Transaction {
         begun: u64,
@@ -49,7 +51,7 @@ enum What {
     Compaction,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Commits {
     all: Vec<Recorded>,
     /// Those that may have come earlier.
@@ -212,6 +214,18 @@ impl Replica {
     }
 }
 
+/// What a feed says of a commit besides its changes.
+#[derive(Clone, Copy)]
+pub struct Traits {
+    pub is_numbered: bool,
+    /// It has left all values as they were, and all are large.
+    pub is_same: bool,
+    /// It has stored small values that there were.
+    pub has_unchanged: bool,
+    /// It has created, dropped or renamed tables.
+    pub has_tables: bool,
+}
+
 /// What a feed has told up to a place in the log.
 #[derive(Clone, Default)]
 pub struct Follow {
@@ -305,13 +319,12 @@ impl Follow {
         }
     }
 
-    /// What was told is one of these; why it is none of them otherwise. `is_same` if it has left all values as they were,
-    /// `has_tables` if it has created, dropped or renamed some.
+    /// What was told is one of these; why it is none of them otherwise.
     pub fn settle(
         &mut self,
         commits: &Commits,
         candidates: &[Candidate],
-        (is_numbered, is_same, has_tables): (bool, bool, bool),
+        Traits { is_numbered, is_same, has_unchanged, has_tables }: Traits,
     ) -> Result<usize, String> {
         let mut objections = String::new();
         let is_compaction = |place: usize| matches!(commits.all[place].what, What::Compaction);
@@ -328,7 +341,7 @@ impl Follow {
                 What::Transaction { changed, replaced, names, .. } => {
                     self.objection_to_transaction((changed, replaced), names.as_ref().unwrap_or(&self.names))
                 }
-                What::Single { .. } => self.objection_to_singles(&singles),
+                What::Single { .. } => self.objection_to_singles(&singles, has_unchanged),
                 What::Load { table, entries } => self.objection_to_load(*table, entries),
                 What::Compaction => (!is_same).then(|| "compaction changes nothing".to_owned()),
             };
@@ -440,7 +453,7 @@ impl Follow {
         Some(format!("{} in {name} has {value:?}, told is {told:?}", short(key)))
     }
 
-    fn objection_to_singles(&self, changes: &[Change<'_>]) -> Option<String> {
+    fn objection_to_singles(&self, changes: &[Change<'_>], has_unchanged: bool) -> Option<String> {
         if !self.names.keys().eq(self.tables.keys()) {
             return Some("it has changed no table".to_owned());
         }
@@ -452,7 +465,7 @@ impl Follow {
             if let Some(objection) = self.objection_to_record(name, key, *value) {
                 return Some(objection);
             }
-            if !self.tables[name].touched.contains_key(*key) {
+            if !has_unchanged && !self.tables[name].touched.contains_key(*key) {
                 return Some(format!("{} in {name} is missing", short(key)));
             }
             known.insert((name, *key));

@@ -2,7 +2,7 @@
 
 use super::{
     Run,
-    commits::{Follow, Replica, Told},
+    commits::{Follow, Replica, Told, Traits},
     model::{Id, Key, Value, short},
     typed::Keys,
 };
@@ -68,6 +68,8 @@ struct Pending {
     has_created: bool,
     /// Tables were created, dropped or renamed.
     has_tables: bool,
+    /// Small values were stored that there were.
+    has_unchanged: bool,
     kept: Vec<(ChangedValue, Value)>,
     /// How many changes have left a large value as it was.
     same: usize,
@@ -75,8 +77,8 @@ struct Pending {
 
 impl Feeds {
     /// Whether the log is archived, and whether it holds whole values.
-    pub fn draw(random: &mut StdRng, options: Options, has_log: bool) -> (Options, Self) {
-        let has_archive = has_log && random.random_ratio(1, 2);
+    pub fn draw(random: &mut StdRng, options: Options, may_archive: bool) -> (Options, Self) {
+        let has_archive = random.random_ratio(1, 2) && may_archive;
         let archive = has_archive.then(|| SimulatedDisk::new(random.random()));
         let (is_whole, segment) = (random.random_ratio(1, 3), [64 << 10, 1 << 20][random.random_range(0..2)]);
         let feeds = Self { archive, is_whole, ..Self::default() };
@@ -272,12 +274,13 @@ impl Run {
         for change in &commit.changes {
             self.apply_told(&mut feed.follow.tables, change, &mut pending);
         }
-        let is_same = pending.same == commit.changes.len();
-        let settled = feed.follow.settle(
-            &self.model.commits,
-            &candidates,
-            (number.is_some(), is_same, pending.has_tables),
-        );
+        let traits = Traits {
+            is_numbered: number.is_some(),
+            is_same: pending.same == commit.changes.len(),
+            has_unchanged: pending.has_unchanged,
+            has_tables: pending.has_tables,
+        };
+        let settled = feed.follow.settle(&self.model.commits, &candidates, traits);
         let place = settled.unwrap_or_else(|objections| {
             panic!("{lsn:?}, of number {number:?}, is no commit: {:?}{objections}", commit.changes)
         });
@@ -378,7 +381,8 @@ impl Run {
                 pending.same += usize::from(value.inline().is_none() && (is_ahead || is_same));
                 let was_there = replica.entries.insert(key.clone(), told).is_some();
                 if is_same && was_there && !is_ahead && value.inline().is_some() {
-                    // A transaction may have stored what there was.
+                    // It may have stored what there was.
+                    pending.has_unchanged = true;
                     return;
                 }
                 (key, was_there)
