@@ -61,6 +61,7 @@ pub use {
     file::lifecycle::is_left_by_restore,
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    io::copies::Progress,
     io::miss_queue::MissQueue,
     io::on_demand::RedoOnDemand,
     kept_pages::{KeptPages, PageKeeper},

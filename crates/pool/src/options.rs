@@ -1,7 +1,7 @@
 //! The options with which a pool is opened.
 
 use crate::change_log::ChangeLog;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use vellum_vm::{CreateMode, FileOptions, IoEngine, ReleaseMethod};
 
 /// The smallest pool, in bytes: enough for one thread that splits nodes all the way to the root.
@@ -25,7 +25,6 @@ pub struct PoolOptions {
     pub(crate) background_eviction: bool,
     pub(crate) huge_pages: bool,
     pub(crate) log: Option<Arc<dyn ChangeLog>>,
-    pub(crate) checkpoint_pause: Duration,
 }
 
 impl Default for PoolOptions {
@@ -42,7 +41,6 @@ impl Default for PoolOptions {
             background_eviction: true,
             huge_pages: true,
             log: None,
-            checkpoint_pause: Duration::ZERO,
         }
     }
 }
@@ -137,13 +135,6 @@ impl PoolOptions {
     /// The log of the changes of pages. Default: none.
     pub fn change_log(mut self, log: Arc<dyn ChangeLog>) -> Self {
         self.log = Some(log);
-        self
-    }
-
-    /// How long [`Pool::checkpoint_at`](crate::Pool::checkpoint_at) pauses after each half mebibyte that it has
-    /// written, to leave more of the device to other threads. Default: no pause.
-    pub fn checkpoint_pause(mut self, pause: Duration) -> Self {
-        self.checkpoint_pause = pause;
         self
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     file::storage::{Storage, is_full},
     file::superblock::{ROOTS, SUPERBLOCKS, State},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    io::{fault::Faults, page_io::PageIo},
+    io::{copies::Progress, fault::Faults, page_io::PageIo},
     kept_pages::KeptPages,
     limits::EXTENT_PAGES_MAX,
     lsn_clock::LsnClock,
@@ -26,7 +26,6 @@ use crate::{
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::{File, Named, PageMemory};
@@ -41,7 +40,6 @@ pub struct Pool {
     // Owns the layers, each of which owns the layer below it.
     allocator: Arc<Allocator>,
     path: PathBuf,
-    checkpoint_pause: Duration,
 }
 
 impl PoolFile {
@@ -133,8 +131,7 @@ impl Pool {
         // Everything also works without the thread, only less smoothly.
         let start = || BackgroundThread::start(allocator.clone()).ok();
         let background = options.background_eviction.then(start).flatten();
-        let checkpoint_pause = options.checkpoint_pause;
-        Ok(Self { _background: background, allocator, path, checkpoint_pause })
+        Ok(Self { _background: background, allocator, path })
     }
 
     #[inline]
@@ -430,14 +427,13 @@ impl Pool {
     /// closed.
     #[must_use]
     pub fn for_thread(&self) -> Self {
-        let Self { allocator, path, checkpoint_pause, .. } = self;
-        let (allocator, path) = (allocator.clone(), path.clone());
-        Self { _background: None, allocator, path, checkpoint_pause: *checkpoint_pause }
+        let (allocator, path) = (self.allocator.clone(), self.path.clone());
+        Self { _background: None, allocator, path }
     }
 
     /// An object for a thread that takes checkpoints of this pool. Must be dropped before the pool is closed.
     pub fn checkpointer(&self) -> Checkpointer {
-        Checkpointer { allocator: self.allocator.clone(), pause: self.checkpoint_pause }
+        Checkpointer { allocator: self.allocator.clone() }
     }
 
     /// Writes everything, makes it durable and marks the file as cleanly closed. The pool remains usable; the next
@@ -513,7 +509,6 @@ impl Drop for SetAside {
 /// Takes checkpoints of a pool, on any thread.
 pub struct Checkpointer {
     allocator: Arc<Allocator>,
-    pause: Duration,
 }
 
 impl Checkpointer {
@@ -523,6 +518,21 @@ impl Checkpointer {
     /// # Errors
     /// As for `Pool::checkpoint_at`.
     pub fn checkpoint_at(&self, redo: Lsn, undo: Lsn) -> Result<(), PoolError> {
-        checkpoint::checkpoint_at(&self.allocator, (redo, undo), self.pause)
+        self.checkpoint_paced(redo, undo, &mut |_| {})
+    }
+
+    /// Like [`checkpoint_at`](Self::checkpoint_at); calls `pace` after each half mebibyte that was written, except the
+    /// last. It may wait, to leave more of the device to other threads. No latch is held meanwhile, but no other
+    /// checkpoint is taken.
+    ///
+    /// # Errors
+    /// As for `Pool::checkpoint_at`.
+    pub fn checkpoint_paced(
+        &self,
+        redo: Lsn,
+        undo: Lsn,
+        pace: &mut dyn FnMut(Progress),
+    ) -> Result<(), PoolError> {
+        checkpoint::checkpoint_at(&self.allocator, (redo, undo), pace)
     }
 }

@@ -46,6 +46,20 @@ impl Bell {
         !state.is_stopped
     }
 
+    /// Waits for this long. Returns false, and does not wait longer, if a checkpoint is asked for or the thread is to end.
+    pub fn pause(&self, longest: Duration) -> bool {
+        let state = self.lock();
+        let is_calm = |state: &State| !state.is_stopped && !state.is_asked;
+        if !is_calm(&state) {
+            return false;
+        }
+        let state = match self.rung.wait_timeout(state, longest) {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        };
+        is_calm(&state)
+    }
+
     /// Tells the waiting thread to end.
     pub fn stop(&self) {
         self.lock().is_stopped = true;

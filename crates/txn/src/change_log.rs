@@ -56,7 +56,7 @@ pub(crate) struct Changes {
     groups_changed: Condvar,
     /// From this record on a checkpoint is due, and the bell is rung.
     checkpoint_at: AtomicU64,
-    checkpoint_bytes: u64,
+    pub checkpoint_bytes: u64,
     pub bell: Bell,
     /// Whether the log also gets what is written past it, and the time, because it is archived.
     is_archived: bool,

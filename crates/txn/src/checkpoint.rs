@@ -4,6 +4,7 @@ use crate::{
     TxnError,
     change_log::Changes,
     on_demand::OnDemand,
+    pacing::{Hurry, Pacing, Waiting},
     plant::{Bug, planted},
     transactions::Transactions,
 };
@@ -35,6 +36,8 @@ pub(crate) struct Checkpoints {
     /// What a recovery has left to redo. The log before the redo point is needed until that is done.
     on_demand: Option<Arc<OnDemand>>,
     turn: Mutex<()>,
+    /// The threads that wait for the turn.
+    waiting: Waiting,
     /// Why the last checkpoint failed, if it did.
     error: Mutex<Option<String>>,
     /// Why no more checkpoints are taken in the background, if that is so.
@@ -56,6 +59,7 @@ impl Checkpoints {
             redo: AtomicU64::new(redo.0),
             on_demand,
             turn: Mutex::new(()),
+            waiting: Waiting::default(),
             error: Mutex::new(None),
             panic: OnceLock::new(),
         }
@@ -84,16 +88,25 @@ impl Checkpoints {
         self.on_demand.iter().for_each(|left| left.interrupt(is_interrupted));
     }
 
-    /// Takes a checkpoint, unless nothing has been logged since the last one.
+    /// Takes a checkpoint at the pace of the log, unless nothing has been logged since the last one.
     pub fn take_if_due(&self) -> Result<(), TxnError> {
-        if self.changes.log.end() == self.redo() { Ok(()) } else { self.take() }
+        if self.changes.log.end() == self.redo() {
+            return Ok(());
+        }
+        let _turn = self.turn();
+        self.take_and_discard(true)
+    }
+
+    /// As long as the result exists, no checkpoint takes its time.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.waiting.hurry()
     }
 
     /// Takes a checkpoint even if nothing has been logged since the last: other parts of the superblock may have
     /// changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
-        self.take_and_discard()
+        self.take_and_discard(false)
     }
 
     /// Takes a checkpoint if `is_wanted`, asked when no other can be taken. `None` if another thread has the turn.
@@ -103,11 +116,11 @@ impl Checkpoints {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(if is_wanted() { self.take_and_discard() } else { Ok(()) })
+        Some(if is_wanted() { self.take_and_discard(false) } else { Ok(()) })
     }
 
-    fn take_and_discard(&self) -> Result<(), TxnError> {
-        self.note_error(self.take_in_turn().and_then(|undo| Ok(self.changes.log.discard(undo)?)))
+    fn take_and_discard(&self, is_paced: bool) -> Result<(), TxnError> {
+        self.note_error(self.take_in_turn(is_paced).and_then(|undo| Ok(self.changes.log.discard(undo)?)))
     }
 
     /// Notes whether the last checkpoint has failed, and why.
@@ -121,7 +134,7 @@ impl Checkpoints {
         let _turn = self.turn();
         pool.mark_in_use()?;
         pool.note_backup();
-        let undo = self.note_error(self.take_in_turn())?;
+        let undo = self.note_error(self.take_in_turn(false))?;
         let copy = self.changes.log.copy(undo)?;
         Ok((pool.copy_basis()?, copy))
     }
@@ -131,8 +144,9 @@ impl Checkpoints {
         self.panic.get().cloned().or_else(|| self.lock_error().clone())
     }
 
-    /// Takes a checkpoint and returns its undo point; the log before that point is not given up yet.
-    fn take_in_turn(&self) -> Result<Lsn, TxnError> {
+    /// Takes a checkpoint, at the pace of the log if it `is_paced`. Returns its undo point; the log before that point is not
+    /// given up yet.
+    fn take_in_turn(&self, is_paced: bool) -> Result<Lsn, TxnError> {
         if !planted(Bug::CheckpointBeforeRedo) {
             self.finish_recovery()?;
         }
@@ -145,7 +159,14 @@ impl Checkpoints {
         // After this every record before the redo point has been filled, and so its latches have been released.
         wait_before(&self.changes.log, redo)?;
         let undo = if planted(Bug::CutTooEarly) { redo } else { needed.min(redo) };
-        self.pool.checkpoint_at(redo, undo)?;
+        let changes = &self.changes;
+        let (log_bytes, bell) = (changes.checkpoint_bytes, &changes.bell);
+        let pacing = is_paced.then_some(Pacing { begun: redo, log_bytes, bell, waiting: &self.waiting });
+        self.pool.checkpoint_paced(redo, undo, &mut |progress| {
+            if let Some(pacing) = &pacing {
+                pacing.wait(progress, || changes.log.end());
+            }
+        })?;
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
         Ok(undo)
@@ -157,6 +178,7 @@ impl Checkpoints {
 
     /// No checkpoint is taken while this is held.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
+        let _hurry = self.hurry();
         self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -31,6 +31,7 @@ mod leftovers;
 mod loads;
 mod lock_order;
 mod on_demand;
+mod pacing;
 mod places;
 mod plant;
 mod reads;

@@ -70,6 +70,7 @@ pub(crate) fn make_room(
 
 /// Takes a checkpoint, unless there is room before this thread gets its turn.
 fn take_checkpoint(changes: &Changes, checkpoints: &Checkpoints, begun: Instant) -> Result<(), String> {
+    let _hurry = checkpoints.hurry();
     loop {
         let taken = checkpoints.try_take(|| changes.admit_now().is_err());
         match taken {

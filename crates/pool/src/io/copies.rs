@@ -12,8 +12,6 @@ use crate::{
     plant::Plant,
     primitive::lock,
 };
-use std::time::Duration;
-use vellum_base::primitive::thread;
 use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Request};
 
@@ -24,6 +22,15 @@ const CONTENTS_PAGES: usize = 64;
 /// How often an optimistic read of a page is tried before the page is latched shared.
 const TRIES_MAX: u32 = 4;
 
+/// How far a checkpoint has come with writing pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// How many pages and extents have been written, or needed no writing.
+    pub written: u64,
+    /// How many there are to write.
+    pub of: u64,
+}
+
 /// Makes the contents of extents durable: see `Allocation::persist`.
 pub(crate) fn persist(io: &PageIo, extents: &[Extent]) -> Result<(), PoolError> {
     let storage = &io.faults.evictor.pages.storage;
@@ -32,7 +39,7 @@ pub(crate) fn persist(io: &PageIo, extents: &[Extent]) -> Result<(), PoolError> 
     let is_dirty = |extent: &&Extent| io.faults.table().state(extent.head).load().is_dirty();
     let mut dirty: Vec<Extent> = extents.iter().filter(is_dirty).copied().collect();
     dirty.sort_unstable();
-    write_changed(io, logged, &dirty, Duration::ZERO)?;
+    write_changed(io, logged, &dirty, &mut |_| {})?;
     storage.sync()
 }
 
@@ -62,19 +69,20 @@ pub(crate) fn record_contents(io: &PageIo, extents: impl Iterator<Item = Extent>
     Ok(())
 }
 
-/// Writes those of the extents, in ascending order, that still differ from storage. The caller holds no latch.
+/// Writes those of the extents, in ascending order, that still differ from storage. Calls `pace` between batches. The
+/// caller holds no latch.
 pub(crate) fn write_changed(
     io: &PageIo,
     logged: &Logged,
     changed: &[Extent],
-    pause: Duration,
+    pace: &mut dyn FnMut(Progress),
 ) -> Result<(), PoolError> {
     // The evictor leaves these pages alone meanwhile, so they must be a small part of the pool.
     let most = (io.faults.evictor.pages.budget.limit() / 8).clamp(1, BATCH_PAGES_MAX);
     let mut buffer = AlignedBuffer::new(changed.len().min(most) * PAGE_SIZE);
     for (index, batch) in changed.chunks(most).enumerate() {
-        if index > 0 && pause > Duration::ZERO {
-            thread::sleep(pause);
+        if index > 0 {
+            pace(Progress { written: (index * most) as u64, of: changed.len() as u64 });
         }
         let (singles, longs): (Vec<Extent>, Vec<Extent>) = batch.iter().partition(|extent| extent.pages == 1);
         write_copies(io, logged, &singles, &mut buffer)?;

@@ -9,17 +9,17 @@ use crate::{
     allocator::Allocator,
     error::PoolError,
     file::{logged::Logged, superblock::State},
-    io::copies::write_changed,
+    io::copies::{Progress, write_changed},
     primitive::lock,
 };
-use std::time::Duration;
 use vellum_base::Lsn;
 
 /// Brings all changes before `redo` to storage, and names that place and the undo point: see `Checkpointer::checkpoint_at`.
+/// Calls `pace` after each half mebibyte that was written, except the last.
 pub(crate) fn checkpoint_at(
     allocator: &Allocator,
     (redo, undo): (Lsn, Lsn),
-    pause: Duration,
+    pace: &mut dyn FnMut(Progress),
 ) -> Result<(), PoolError> {
     let (storage, counters) = (allocator.storage(), &allocator.table().counters);
     let Some(logged) = storage.logged() else { return Ok(()) };
@@ -36,7 +36,7 @@ pub(crate) fn checkpoint_at(
         // A close has failed, and the superblocks on storage may name an older place.
         storage.mark_in_use()?;
     }
-    write_changed(&allocator.io, logged, &allocator.pages().changed(), pause)?;
+    write_changed(&allocator.io, logged, &allocator.pages().changed(), pace)?;
     // Pages freed meanwhile have not been written: if a crash could bring them back, they would lack their changes.
     logged.make_frees_durable()?;
     let redo = recorded.apply(&logged.take_events(redo), redo);

@@ -40,6 +40,7 @@ mod not_undone;
 mod old_archives;
 mod old_snapshots;
 mod outside_loads;
+mod paced_checkpoints;
 mod paths;
 mod plain_tables;
 mod points;
