@@ -9,7 +9,7 @@ use vellum_access::AccessError;
 use vellum_objects::ObjectError;
 use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
-use vellum_vm::{VmError, is_full};
+use vellum_vm::{VmError, advice, is_full};
 
 /// What went wrong. The message says what was being done, to what, and what can be done about it; [`kind`](Error::kind)
 /// sorts errors for programs.
@@ -96,7 +96,10 @@ pub enum Error {
         from: Lsn,
     },
     /// The directory of the log cannot be created or opened.
-    #[error("cannot make the directory {} for the log: {source}; this process must be allowed to make it", path.display())]
+    #[error(
+        "cannot make the directory {} for the log: {source}{}", path.display(),
+        match advice(source) { "" => "; this process must be allowed to make it", advice => advice }
+    )]
     LogDirectory {
         /// Where it is, or should be.
         path: PathBuf,
@@ -456,6 +459,7 @@ impl Error {
             Self::Malformed { .. } => ErrorKind::Corruption,
             Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,
             Self::Conflict { .. } | Self::HeldByThread { .. } | Self::Ended => ErrorKind::Conflict,
+            Self::LogDirectory { source, .. } if is_full(source) => ErrorKind::OutOfSpace,
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,

@@ -131,3 +131,14 @@ fn a_close_that_cannot_remove_the_log_says_that_nothing_is_lost() {
     }
     assert!(seen);
 }
+
+#[test]
+fn a_log_for_whose_directory_there_is_no_room_or_no_permission_says_what_to_do() {
+    for (number, kind, text) in [
+        (28, ErrorKind::OutOfSpace, "Make room on the disk"),
+        (13, ErrorKind::Io, "must be allowed to make it"),
+    ] {
+        let source = std::io::Error::from_raw_os_error(number);
+        assert_says(&Error::LogDirectory { path: "log".into(), source }, kind, &[text]);
+    }
+}
