@@ -176,9 +176,12 @@ impl Run {
                 None if keys.is_empty() => {}
                 None => {
                     let changes: Vec<_> = keys.into_iter().map(|key| (key, None)).collect();
-                    let commits = self.model.commits.count();
+                    let (commits, watched) = (self.model.commits.count(), self.model.commit_count());
                     self.model.change(table, &changes);
-                    if !handle.is_plain {
+                    if handle.is_plain {
+                        // One by one.
+                        self.model.note_batch(watched);
+                    } else {
                         self.model.commits.make_one(commits);
                     }
                 }
