@@ -215,13 +215,12 @@ impl Replica {
 }
 
 /// What a feed says of a commit besides its changes.
-#[derive(Clone, Copy)]
-pub struct Traits {
+pub struct Traits<'t> {
     pub is_numbered: bool,
     /// It has left all values as they were, and all are large.
     pub is_same: bool,
-    /// It has stored small values that there were.
-    pub has_unchanged: bool,
+    /// The records in which it has stored the small values that they had.
+    pub unchanged: &'t BTreeSet<(String, Key)>,
     /// It has created, dropped or renamed tables.
     pub has_tables: bool,
 }
@@ -324,7 +323,7 @@ impl Follow {
         &mut self,
         commits: &Commits,
         candidates: &[Candidate],
-        Traits { is_numbered, is_same, has_unchanged, has_tables }: Traits,
+        Traits { is_numbered, is_same, unchanged, has_tables }: Traits<'_>,
     ) -> Result<usize, String> {
         let mut objections = String::new();
         let is_compaction = |place: usize| matches!(commits.all[place].what, What::Compaction);
@@ -341,7 +340,7 @@ impl Follow {
                 What::Transaction { changed, replaced, names, .. } => {
                     self.objection_to_transaction((changed, replaced), names.as_ref().unwrap_or(&self.names))
                 }
-                What::Single { .. } => self.objection_to_singles(&singles, has_unchanged),
+                What::Single { .. } => self.objection_to_singles(&singles, unchanged),
                 What::Load { table, entries } => self.objection_to_load(*table, entries),
                 What::Compaction => (!is_same).then(|| "compaction changes nothing".to_owned()),
             };
@@ -453,7 +452,11 @@ impl Follow {
         Some(format!("{} in {name} has {value:?}, told is {told:?}", short(key)))
     }
 
-    fn objection_to_singles(&self, changes: &[Change<'_>], has_unchanged: bool) -> Option<String> {
+    fn objection_to_singles(
+        &self,
+        changes: &[Change<'_>],
+        unchanged: &BTreeSet<(String, Key)>,
+    ) -> Option<String> {
         if !self.names.keys().eq(self.tables.keys()) {
             return Some("it has changed no table".to_owned());
         }
@@ -465,12 +468,14 @@ impl Follow {
             if let Some(objection) = self.objection_to_record(name, key, *value) {
                 return Some(objection);
             }
-            if !has_unchanged && !self.tables[name].touched.contains_key(*key) {
+            let is_unchanged = unchanged.contains(&(name.clone(), (*key).clone()));
+            if !is_unchanged && !self.tables[name].touched.contains_key(*key) {
                 return Some(format!("{} in {name} is missing", short(key)));
             }
             known.insert((name, *key));
         }
-        let other = self.touched().find(|touched| !known.contains(touched));
+        let unchanged = unchanged.iter().map(|(name, key)| (name, key));
+        let other = self.touched().chain(unchanged).find(|touched| !known.contains(touched));
         other.map(|(name, key)| format!("it has not changed {} in {name}", short(key)))
     }
 

@@ -7,7 +7,12 @@ use super::{
     typed::Keys,
 };
 use rand::{RngExt, rngs::StdRng};
-use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 use vellum::{
     Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Error, ErrorKind, Event,
     LoadedRecords, Lsn, Options, Result,
@@ -68,8 +73,8 @@ struct Pending {
     has_created: bool,
     /// Tables were created, dropped or renamed.
     has_tables: bool,
-    /// Small values were stored that there were.
-    has_unchanged: bool,
+    /// Where small values were stored that there were.
+    unchanged: BTreeSet<(String, Key)>,
     kept: Vec<(ChangedValue, Value)>,
     /// How many changes have left a large value as it was.
     same: usize,
@@ -277,7 +282,7 @@ impl Run {
         let traits = Traits {
             is_numbered: number.is_some(),
             is_same: pending.same == commit.changes.len(),
-            has_unchanged: pending.has_unchanged,
+            unchanged: &pending.unchanged,
             has_tables: pending.has_tables,
         };
         let settled = feed.follow.settle(&self.model.commits, &candidates, traits);
@@ -382,7 +387,7 @@ impl Run {
                 let was_there = replica.entries.insert(key.clone(), told).is_some();
                 if is_same && was_there && !is_ahead && value.inline().is_some() {
                     // It may have stored what there was.
-                    pending.has_unchanged = true;
+                    pending.unchanged.insert((name.to_string(), key.clone()));
                     return;
                 }
                 (key, was_there)
