@@ -286,6 +286,10 @@ impl Run {
             has_tables: pending.has_tables,
         };
         let settled = feed.follow.settle(&self.model.commits, &candidates, traits);
+        if settled.is_err() && pending.unchanged.len() == commit.changes.len() {
+            // What has no effect need not be known to the model.
+            return;
+        }
         let place = settled.unwrap_or_else(|objections| {
             panic!("{lsn:?}, of number {number:?}, is no commit: {:?}{objections}", commit.changes)
         });
