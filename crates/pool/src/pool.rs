@@ -521,8 +521,8 @@ impl Checkpointer {
         self.checkpoint_paced(redo, undo, &mut |_| {})
     }
 
-    /// Like [`checkpoint_at`](Self::checkpoint_at); calls `pace` after each half mebibyte that was written, except the
-    /// last. It may wait, to leave more of the device to other threads. No latch is held meanwhile, but no other
+    /// Like [`checkpoint_at`](Self::checkpoint_at); calls `pace` between batches of pages, which are half a
+    /// mebibyte in a large pool. It may wait, to leave more of the device to other threads. No latch is held meanwhile, but no other
     /// checkpoint is taken.
     ///
     /// # Errors

@@ -2,8 +2,7 @@
 //!
 //! A checkpoint that writes as fast as it can holds up each commit that waits for the device. So one that no thread waits
 //! for writes as large a part of its pages as the log has grown by, of nine tenths of what may accumulate between two
-//! checkpoints.
-//! For each batch it waits [`LONGEST`] at most, so that it also ends while nothing is changed.
+//! checkpoints. For each batch it waits [`LONGEST`] at most, so that it also ends while nothing is changed.
 
 use crate::bell::Bell;
 use std::time::Duration;

@@ -262,8 +262,8 @@ impl Options {
     }
 
     /// How much log may accumulate, in bytes, before a checkpoint is taken in the background. It writes at the pace at
-    /// which the log grows, and is done before that much again has accumulated: up to twice that much is read when the
-    /// database is opened after a crash. Default 512 MiB; `u64::MAX` disables these checkpoints.
+    /// which the log grows, to be done before that much again has accumulated: after a crash about twice that much is read
+    /// when the database is opened, and more if the device is slower than the log grows. Default 512 MiB; `u64::MAX` disables these checkpoints.
     #[must_use]
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.checkpoint_bytes = bytes;

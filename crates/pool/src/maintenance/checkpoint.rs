@@ -15,7 +15,7 @@ use crate::{
 use vellum_base::Lsn;
 
 /// Brings all changes before `redo` to storage, and names that place and the undo point: see `Checkpointer::checkpoint_at`.
-/// Calls `pace` after each half mebibyte that was written, except the last.
+/// Calls `pace` between batches, see `write_changed`.
 pub(crate) fn checkpoint_at(
     allocator: &Allocator,
     (redo, undo): (Lsn, Lsn),
