@@ -22,6 +22,9 @@ pub trait Keys {
     /// A key, in place.
     type Key: AsRef<[u8]> + Copy + Send;
 
+    /// Whether keys are numbers, which cost nothing to make.
+    const ARE_NUMBERS: bool;
+
     /// The key of tuple `index`.
     fn key(index: u64) -> Self::Key;
 }
@@ -34,6 +37,7 @@ pub struct TextKeys;
 
 impl Keys for U64Keys {
     type Key = [u8; KEY_BYTES];
+    const ARE_NUMBERS: bool = true;
 
     #[inline]
     fn key(index: u64) -> [u8; KEY_BYTES] {
@@ -43,6 +47,7 @@ impl Keys for U64Keys {
 
 impl Keys for TextKeys {
     type Key = Text;
+    const ARE_NUMBERS: bool = false;
 
     #[inline]
     fn key(index: u64) -> Text {

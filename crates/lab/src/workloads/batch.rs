@@ -8,7 +8,7 @@ use crate::Result;
 use crate::engines::{Engine, Operation, Reader};
 use crate::keys::{self, Generator, Keys};
 use crate::measure::statistics::Latencies;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Runs batches until the time is over.
 ///
@@ -30,14 +30,16 @@ pub fn pass<E: Engine, K: Keys>(
     run_threads(pace.threads, prepare, |prepared, start| {
         let (mut reader, mut generator, mut indices, mut operations, mut latencies) = prepared;
         let deadline = start + pace.duration;
-        let mut done = 0;
+        let (mut done, mut making) = (0, Duration::ZERO);
+        let mut before = Instant::now();
         loop {
-            let begin = Instant::now();
             for (index, (key, update)) in indices.iter_mut().zip(&mut operations) {
                 *index = table.choose(&mut generator);
                 *key = K::key(*index);
                 draw(*index, update, table, &mut generator, updates_percent);
             }
+            let begin = Instant::now();
+            making += begin - before;
             reader.batch(&operations, |place, value| match value {
                 Some(value) if table.matches(indices[place], value) => Ok(()),
                 _ => Err(wrong(indices[place], value)),
@@ -45,9 +47,10 @@ pub fn pass<E: Engine, K: Keys>(
             done += size;
             let end = Instant::now();
             latencies.record(end - begin);
-            if end >= deadline {
-                return Ok(Work { operations: done, latencies });
+            if end >= deadline + making {
+                return Ok(Work { operations: done, latencies, making });
             }
+            before = end;
         }
     })
 }

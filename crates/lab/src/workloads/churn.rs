@@ -84,7 +84,7 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Resul
             operations += 1;
         }
         writer.finish()?;
-        Ok(Work { operations, latencies })
+        Ok(Work::new(operations, latencies))
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each tuple must have been there, and at the end none is left.
 
-use super::{Pace, Pass, Table, Work, insert, run_threads};
+use super::{Pace, Pass, Table, Work, drawn::Drawn, insert, run_threads};
 use crate::Result;
 use crate::config::Order;
 use crate::engines::{Engine, Reader, Writer};
@@ -25,16 +25,17 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Resul
     run_threads(threads, prepare, |(share, mut latencies), _| {
         let mut writer = engine.writer()?;
         let mut operations = 0u64;
-        for index in share {
+        let mut drawn = Drawn::<K, _>::new(share);
+        while let Some((index, key)) = drawn.next() {
             let begin = operations.is_multiple_of(pace.sample_every).then(Instant::now);
-            if !writer.remove(K::key(index).as_ref())? {
+            if !writer.remove(key.as_ref())? {
                 return Err(format!("key {index} was not there to be deleted").into());
             }
             begin.into_iter().for_each(|begin| latencies.record(begin.elapsed()));
             operations += 1;
         }
         writer.finish()?;
-        Ok(Work { operations, latencies })
+        Ok(Work { operations, latencies, making: drawn.making() })
     })
 }
 

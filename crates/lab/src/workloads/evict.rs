@@ -54,7 +54,7 @@ pub fn pass(mapping: &Mapping, releaser: &Releaser, batch: u64, pace: &Pace) -> 
             latencies.record(end - begin);
             begin = end;
             if end >= deadline {
-                return Ok(Work { operations, latencies });
+                return Ok(Work::new(operations, latencies));
             }
         }
     })

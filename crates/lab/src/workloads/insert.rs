@@ -3,7 +3,7 @@
 //! It also loads the tables of the other workloads. What is measured ends when the engine has made all
 //! tuples visible (LMDB: when the transaction is committed); none of the engines is asked to sync.
 
-use super::{Pass, Table, Work, run_threads};
+use super::{Pass, Table, Work, drawn::Drawn, run_threads};
 use crate::Result;
 use crate::config::Order;
 use crate::engines::{Engine, Writer};
@@ -61,11 +61,11 @@ fn insert_all<K: Keys, const FIXED: bool>(
     let (mut operations, sizes) = (0u64, table.values);
     // Counted down: a division would cost as much as some engines take for a tuple.
     let mut untimed = 0;
-    for index in share {
+    let mut drawn = Drawn::<K, _>::new(share);
+    while let Some((index, key)) = drawn.next() {
         let bytes = if FIXED { sizes.max } else { keys::value_bytes(sizes, index) };
         let value = &mut value[..bytes];
         keys::fill_value(index, value);
-        let key = K::key(index);
         if untimed == 0 {
             untimed = sample_every;
             let begin = Instant::now();
@@ -78,7 +78,7 @@ fn insert_all<K: Keys, const FIXED: bool>(
         operations += 1;
     }
     writer.finish()?;
-    Ok(Work { operations, latencies })
+    Ok(Work { operations, latencies, making: drawn.making() })
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ fn blocking(file: &PageFile, pages: &mut Pages, start: Instant, pace: &Pace) -> 
         latencies.record(end - begin);
         begin = end;
         if end >= deadline {
-            return Ok(Work { operations, latencies });
+            return Ok(Work::new(operations, latencies));
         }
     }
 }
@@ -231,7 +231,7 @@ fn sequential(file: &PageFile, pages: &Pages, start: Instant, pace: &Pace) -> Re
             begun[slot as usize] = (first, now);
         }
         if queue.under_way() == 0 {
-            return Ok(Work { operations, latencies });
+            return Ok(Work::new(operations, latencies));
         }
         queue.reap(Wait::ForOne, &mut done);
         now = Instant::now();
@@ -357,7 +357,7 @@ impl Reader<'_> {
                 }
             }
             if self.in_flight == 0 {
-                return failed.map_or(Ok(Work { operations, latencies }), Err);
+                return failed.map_or(Ok(Work::new(operations, latencies)), Err);
             }
             match self.ring.submit_and_wait(1) {
                 Err(error) if error.raw_os_error() != Some(libc::EINTR) => return Err(error.into()),

@@ -3,12 +3,11 @@
 //! Each value is copied into the caller's buffer and checked: that it is there, its length, and that it
 //! begins with its tuple's number.
 
-use super::{Pace, Pass, Table, Work, run_threads};
+use super::{Pace, Pass, Table, drawn::Drawn, each_until_deadline, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Reader};
 use crate::keys::{Generator, Keys};
 use crate::measure::statistics::Latencies;
-use std::time::Instant;
 
 /// Looks up keys until the time is over.
 ///
@@ -19,22 +18,11 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Resul
         let generator = Generator::new(table.seed, thread as u64, pace.round);
         Ok((engine.reader()?, generator, Vec::with_capacity(table.values.max), Latencies::new()?))
     };
-    run_threads(pace.threads, prepare, |(mut reader, mut generator, mut value, mut latencies), start| {
-        let deadline = start + pace.duration;
-        let mut operations = 0;
-        loop {
-            let begin = Instant::now();
-            one::<_, K>(&mut reader, table, &mut generator, &mut value)?;
-            let end = Instant::now();
-            latencies.record(end - begin);
-            if end >= deadline {
-                return Ok(Work { operations: operations + 1, latencies });
-            }
-            for _ in 1..pace.sample_every {
-                one::<_, K>(&mut reader, table, &mut generator, &mut value)?;
-            }
-            operations += pace.sample_every.max(1);
-        }
+    run_threads(pace.threads, prepare, |(mut reader, mut generator, mut value, latencies), start| {
+        let drawn = Drawn::<K, _>::new(std::iter::repeat_with(|| table.choose(&mut generator)));
+        each_until_deadline(pace, start, latencies, drawn, |index, key| {
+            one(&mut reader, table, (index, key.as_ref()), &mut value)
+        })
     })
 }
 
@@ -46,22 +34,20 @@ pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table, lookups: u64) -> Res
     let mut generator = Generator::new(table.seed, u64::MAX, 0);
     let mut reader = engine.reader()?;
     let mut value = Vec::new();
-    (0..lookups).try_for_each(|_| one::<_, K>(&mut reader, table, &mut generator, &mut value))
+    (0..lookups).try_for_each(|_| {
+        let index = table.choose(&mut generator);
+        one(&mut reader, table, (index, K::key(index).as_ref()), &mut value)
+    })
 }
 
 #[inline]
-fn one<R: Reader, K: Keys>(
+fn one<R: Reader>(
     reader: &mut R,
     table: &Table,
-    generator: &mut Generator,
+    (index, key): (u64, &[u8]),
     value: &mut Vec<u8>,
 ) -> Result<()> {
-    let index = table.choose(generator);
-    if reader.lookup(K::key(index).as_ref(), value)? && table.matches(index, value) {
-        Ok(())
-    } else {
-        Err(wrong(index, value))
-    }
+    if reader.lookup(key, value)? && table.matches(index, value) { Ok(()) } else { Err(wrong(index, value)) }
 }
 
 #[cold]

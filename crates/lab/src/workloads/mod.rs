@@ -5,6 +5,7 @@ pub mod bank;
 pub mod batch;
 pub mod churn;
 pub mod delete;
+pub mod drawn;
 pub mod evict;
 pub mod insert;
 pub mod io;
@@ -23,8 +24,9 @@ pub mod zipfian;
 
 use crate::Result;
 use crate::config::{Order, Skew, ValueSizes};
-use crate::keys::{self, Generator, Permutation};
+use crate::keys::{self, Generator, Keys, Permutation};
 use crate::measure::statistics::Latencies;
+use drawn::Drawn;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use zipfian::{THETA, Zipfian};
@@ -149,6 +151,15 @@ pub struct Work {
     pub operations: u64,
     /// The timed ones.
     pub latencies: Latencies,
+    /// For how long it made what it needed and the engine did nothing.
+    pub making: Duration,
+}
+
+impl Work {
+    /// Without a time in which it made what it needed.
+    pub fn new(operations: u64, latencies: Latencies) -> Self {
+        Self { operations, latencies, making: Duration::ZERO }
+    }
 }
 
 /// What all threads did between the start of the first and the end of the last.
@@ -156,7 +167,7 @@ pub struct Work {
 pub struct Pass {
     /// Operations that were completed.
     pub operations: u64,
-    /// How long it took.
+    /// How long it took, without what a thread took on average to make what it needed.
     pub elapsed: Duration,
     /// The timed operations.
     pub latencies: Latencies,
@@ -195,15 +206,16 @@ pub fn run_threads<S>(
             .collect()
     });
     let mut latencies = Latencies::new()?;
-    let mut operations = 0;
+    let (mut operations, mut making) = (0, Duration::ZERO);
     let mut span: Option<(Instant, Instant)> = None;
     for result in results {
         let (start, end, work) = result?;
         span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
         operations += work.operations;
+        making += work.making / u32::try_from(threads)?;
         latencies.add(&work.latencies)?;
     }
-    let elapsed = span.map_or(Duration::ZERO, |(first, last)| last - first);
+    let elapsed = span.map_or(Duration::ZERO, |(first, last)| (last - first).saturating_sub(making));
     Ok(Pass { operations, elapsed, latencies })
 }
 
@@ -227,13 +239,45 @@ pub fn until_deadline(
         let end = Instant::now();
         latencies.record(end - begin);
         if end >= deadline {
-            return Ok(Work { operations: operations + 1, latencies });
+            return Ok(Work::new(operations + 1, latencies));
         }
         for _ in 1..pace.sample_every {
             one()?;
         }
         operations += pace.sample_every.max(1);
     }
+}
+
+/// The same with each tuple that is drawn, until there is none or the time is over that does not go into the making of keys.
+///
+/// # Errors
+/// The first error.
+#[inline]
+pub fn each_until_deadline<K: Keys, I: Iterator<Item = u64>>(
+    pace: &Pace,
+    start: Instant,
+    mut latencies: Latencies,
+    mut drawn: Drawn<K, I>,
+    mut one: impl FnMut(u64, &K::Key) -> Result<()>,
+) -> Result<Work> {
+    let deadline = start + pace.duration;
+    let mut operations = 0;
+    'all: while let Some((index, key)) = drawn.next() {
+        let begin = Instant::now();
+        one(index, key)?;
+        let end = Instant::now();
+        latencies.record(end - begin);
+        operations += 1;
+        if end >= deadline + drawn.making() {
+            break;
+        }
+        for _ in 1..pace.sample_every {
+            let Some((index, key)) = drawn.next() else { break 'all };
+            one(index, key)?;
+            operations += 1;
+        }
+    }
+    Ok(Work { operations, latencies, making: drawn.making() })
 }
 
 #[cfg(test)]
@@ -245,7 +289,7 @@ mod tests {
         let pass = run_threads(3, Ok, |thread, _| {
             let mut latencies = Latencies::new()?;
             latencies.record(Duration::from_micros(1));
-            Ok(Work { operations: 10 + thread as u64, latencies })
+            Ok(Work::new(10 + thread as u64, latencies))
         })
         .unwrap();
         assert_eq!((pass.operations, pass.latencies.samples()), (33, 3));
@@ -290,8 +334,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_be_prepared_fails_the_pass_without_hanging_it() {
         let prepare = |thread| if thread == 1 { Err("no".into()) } else { Ok(()) };
-        let result =
-            run_threads(2, prepare, |(), _| Ok(Work { operations: 1, latencies: Latencies::new()? }));
+        let result = run_threads(2, prepare, |(), _| Ok(Work::new(1, Latencies::new()?)));
         assert_eq!(result.unwrap_err().to_string(), "no");
     }
 }

@@ -93,7 +93,7 @@ impl<E: RecordEngine> Record<E> {
                 }
                 operations += 1;
             }
-            Ok(Work { operations, latencies })
+            Ok(Work::new(operations, latencies))
         })
     }
 

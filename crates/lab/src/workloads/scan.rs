@@ -1,9 +1,9 @@
 //! Scans in key order: over the whole table again and again, or of some length from random places.
 //!
-//! An operation is one tuple, or one range. Each tuple must be the one that follows the one before, its value is checked as in
-//! a lookup, and all bytes of the value are read.
+//! An operation is one tuple, or one range. Each tuple must be the one that follows the one before: its value is checked as in
+//! a lookup, and the keys of some are compared. All bytes of keys and values are read.
 
-use super::{Pace, Pass, Table, Work, run_threads};
+use super::{Pace, Pass, Table, Work, drawn::Drawn, each_until_deadline, run_threads};
 use crate::Result;
 use crate::config::ValueSizes;
 use crate::engines::{Engine, Reader};
@@ -35,11 +35,14 @@ pub fn pass<E: Engine, K: Keys>(
     // Whether values have one size is known to the compiler: an instruction for each tuple counts as the engine's.
     let is_fixed = table.values.min == table.values.max;
     run_threads(pace.threads, prepare, |(mut reader, mut generator, first, latencies), start| {
-        let deadline = start + pace.duration;
         let lengths = (length, counts_ranges);
         match (length == 0, is_fixed) {
-            (true, true) => whole::<_, K, true>(&mut reader, table, first, deadline, start, latencies),
-            (true, false) => whole::<_, K, false>(&mut reader, table, first, deadline, start, latencies),
+            (true, true) => {
+                whole::<_, K, true>(&mut reader, table, &mut generator, first, pace, start, latencies)
+            }
+            (true, false) => {
+                whole::<_, K, false>(&mut reader, table, &mut generator, first, pace, start, latencies)
+            }
             (false, true) => {
                 ranges::<_, K, true>(&mut reader, table, pace, lengths, &mut generator, start, latencies)
             }
@@ -55,7 +58,7 @@ pub fn pass<E: Engine, K: Keys>(
 /// # Errors
 /// As [`pass`].
 pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
-    let mut visit = Visit::<K, false>::new(table, 0);
+    let mut visit = Visit::<K, false> { compared_mask: 0, ..Visit::new(table, 0, 0) };
     engine.reader()?.scan(K::key(0).as_ref(), |key, value| visit.tuple(key, value))?;
     visit.done()?;
     if visit.next == table.tuples {
@@ -67,16 +70,18 @@ pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
 fn whole<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
+    generator: &mut Generator,
     first: u64,
-    deadline: Instant,
+    pace: &Pace,
     start: Instant,
     mut latencies: Latencies,
 ) -> Result<Work> {
     let mut operations = 0;
+    let (deadline, compared) = (start + pace.duration, generator.next());
     let mut before = start;
     let mut next = first;
     loop {
-        let mut visit = Visit::<K, FIXED>::new(table, next);
+        let mut visit = Visit::<K, FIXED>::new(table, next, compared);
         let mut over = false;
         reader.scan(K::key(next).as_ref(), |key, value| {
             visit.tuple(key, value)?;
@@ -94,7 +99,7 @@ fn whole<R: Reader, K: Keys, const FIXED: bool>(
         visit.done()?;
         operations += visit.count;
         if over {
-            return Ok(Work { operations, latencies });
+            return Ok(Work::new(operations, latencies));
         }
         if visit.next != table.tuples {
             return Err(format!("a scan ended before tuple {} of {}", visit.next, table.tuples).into());
@@ -102,7 +107,7 @@ fn whole<R: Reader, K: Keys, const FIXED: bool>(
         next = 0;
         // A table shorter than a sample would otherwise never look at the clock.
         if Instant::now() >= deadline {
-            return Ok(Work { operations, latencies });
+            return Ok(Work::new(operations, latencies));
         }
     }
 }
@@ -114,24 +119,17 @@ fn ranges<R: Reader, K: Keys, const FIXED: bool>(
     (length, counts_ranges): (u64, bool),
     generator: &mut Generator,
     start: Instant,
-    mut latencies: Latencies,
+    latencies: Latencies,
 ) -> Result<Work> {
-    let deadline = start + pace.duration;
-    let sample_every = (pace.sample_every / length).max(1);
-    let mut operations = 0;
-    let counted = |tuples| if counts_ranges { 1 } else { tuples };
-    loop {
-        let begin = Instant::now();
-        operations += counted(range::<_, K, FIXED>(reader, table, length, generator)?);
-        let end = Instant::now();
-        latencies.record(end - begin);
-        if end >= deadline {
-            return Ok(Work { operations, latencies });
-        }
-        for _ in 1..sample_every {
-            operations += counted(range::<_, K, FIXED>(reader, table, length, generator)?);
-        }
-    }
+    let pace = Pace { sample_every: (pace.sample_every / length).max(1), ..*pace };
+    let (mut tuples, compared) = (0, generator.next());
+    let drawn = Drawn::<K, _>::new(std::iter::repeat_with(|| table.choose(generator)));
+    let work = each_until_deadline(&pace, start, latencies, drawn, |first, key| {
+        let visit = Visit::<K, FIXED>::new(table, first, compared);
+        tuples += range(reader, table, length, key.as_ref(), visit)?;
+        Ok(())
+    })?;
+    Ok(if counts_ranges { work } else { Work { operations: tuples, ..work } })
 }
 
 #[inline]
@@ -139,12 +137,12 @@ fn range<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
     length: u64,
-    generator: &mut Generator,
+    key: &[u8],
+    mut visit: Visit<K, FIXED>,
 ) -> Result<u64> {
-    let first = table.choose(generator);
+    let first = visit.next;
     let wanted = length.min(table.tuples - first);
-    let mut visit = Visit::<K, FIXED>::new(table, first);
-    reader.scan_some(K::key(first).as_ref(), length, |key, value| {
+    reader.scan_some(key, length, |key, value| {
         visit.tuple(key, value)?;
         if visit.count == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -155,10 +153,17 @@ fn range<R: Reader, K: Keys, const FIXED: bool>(
     Ok(wanted)
 }
 
+/// One tuple in so many is compared with a key that is made for it, which takes as long as an engine for a tuple; of others
+/// the key's bytes are read, and the value says which tuple it is. Which are compared differs from pass to pass.
+const COMPARED_EVERY: u64 = 64;
+const _: () = assert!(COMPARED_EVERY.is_power_of_two());
+
 /// Checks the tuples of one scan. If sizes are `FIXED`, all values have one.
 struct Visit<K, const FIXED: bool> {
     next: u64,
     count: u64,
+    compared_mask: u64,
+    compared: u64,
     values: ValueSizes,
     folded: u64,
     wrong: Option<String>,
@@ -166,26 +171,45 @@ struct Visit<K, const FIXED: bool> {
 }
 
 impl<K: Keys, const FIXED: bool> Visit<K, FIXED> {
-    fn new(table: &Table, first: u64) -> Self {
-        let values = table.values;
-        Self { next: first, count: 0, values, folded: 0, wrong: None, keys: PhantomData }
+    fn new(table: &Table, first: u64, compared: u64) -> Self {
+        let (values, compared_mask) = (table.values, COMPARED_EVERY - 1);
+        Self {
+            next: first,
+            count: 0,
+            compared_mask,
+            compared,
+            values,
+            folded: 0,
+            wrong: None,
+            keys: PhantomData,
+        }
     }
 
     #[inline(always)]
     fn tuple(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
         let size = if FIXED { self.values.max } else { keys::value_bytes(self.values, self.next) };
-        if key != K::key(self.next).as_ref() || !keys::matches(self.next, value, size) {
+        let is_compared = K::ARE_NUMBERS || self.next.wrapping_add(self.compared) & self.compared_mask == 0;
+        if is_compared && key != K::key(self.next).as_ref() || !keys::matches(self.next, value, size) {
             self.refuse(key, value);
             return ControlFlow::Break(());
         }
-        for word in value.chunks_exact(8) {
+        if !is_compared {
+            self.read(key);
+        }
+        self.read(value);
+        self.next += 1;
+        self.count += 1;
+        ControlFlow::Continue(())
+    }
+
+    /// Reads all words.
+    #[inline(always)]
+    fn read(&mut self, bytes: &[u8]) {
+        for word in bytes.chunks_exact(8) {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(word);
             self.folded ^= u64::from_le_bytes(bytes);
         }
-        self.next += 1;
-        self.count += 1;
-        ControlFlow::Continue(())
     }
 
     #[cold]
@@ -248,6 +272,25 @@ mod tests {
         let (engine, table) = loaded::<U64Keys>(5000, ValueSizes::one(24));
         let pass = pass::<_, U64Keys>(&engine, &table, &pace, (10, true)).unwrap();
         assert_eq!(pass.operations, pass.latencies.samples());
+    }
+
+    #[test]
+    fn a_key_that_is_another_one_is_noticed_by_the_pass_that_compares_it() {
+        let (engine, table) = loaded::<TextKeys>(COMPARED_EVERY, ValueSizes::one(24));
+        let mut wrong = TextKeys::key(7).as_ref().to_vec();
+        let value = engine.map.write().unwrap().remove(&wrong).unwrap();
+        wrong.push(b' ');
+        engine.map.write().unwrap().insert(wrong, value);
+        assert!(check::<_, TextKeys>(&engine, &table).is_err());
+        for length in [0, COMPARED_EVERY] {
+            let refuses = |round| {
+                let duration = Duration::from_millis(1);
+                let pace = Pace { clients: 1, threads: 1, round, duration, sample_every: 64 };
+                pass::<_, TextKeys>(&engine, &table, &pace, (length, false)).is_err()
+            };
+            let refused = (0..20 * COMPARED_EVERY).filter(|round| refuses(*round)).count();
+            assert!((1..60).contains(&refused), "{refused} passes of {length}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Each value says which version it is, and its size and all its bytes follow from that. Threads change tuples of their own.
 //! After a pass the last updates of each thread are looked up, so that none was lost; at the end all tuples are compared.
 
-use super::{Pace, Pass, Table, insert, run_threads, until_deadline};
+use super::{Pace, Pass, Table, drawn::Drawn, each_until_deadline, insert, run_threads};
 use crate::Result;
 use crate::config::ValueSizes;
 use crate::engines::{Engine, Reader, Writer};
@@ -22,8 +22,7 @@ const VERSIONS_A_ROUND: u64 = 1 << 40;
 /// The updates of one thread in one pass.
 struct Updates<'a> {
     table: &'a Table,
-    generator: Generator,
-    owner: (u64, u64),
+    thread: u64,
     version: u64,
     value: Vec<u8>,
     /// Which tuples got which versions of late, in turn.
@@ -37,13 +36,18 @@ struct Updates<'a> {
 pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
     let threads = table.owners(insert::writers::<E>(pace.threads))?;
     let prepare = |thread: usize| {
-        let updates = Updates::new(table, pace.round, (thread as u64, threads as u64));
+        let updates = Updates::new(table, pace.round, thread as u64);
         Ok((updates, Latencies::new()?))
     };
     let done = Mutex::new(Vec::new());
     let pass = run_threads(threads, prepare, |(mut updates, latencies), start| {
         let mut writer = engine.writer()?;
-        let work = until_deadline(pace, start, latencies, || updates.one::<K>(&mut writer))?;
+        let (mut generator, owner) =
+            (Generator::new(table.seed, updates.thread, pace.round), (updates.thread, threads as u64));
+        let drawn = Drawn::<K, _>::new(std::iter::repeat_with(|| table.choose_own(&mut generator, owner)));
+        let work = each_until_deadline(pace, start, latencies, drawn, |index, key| {
+            updates.one(&mut writer, index, key.as_ref())
+        })?;
         writer.finish()?;
         done.lock().map_err(|_| "another thread that updates panicked")?.push(updates);
         Ok(work)
@@ -54,11 +58,10 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Resul
 }
 
 impl<'a> Updates<'a> {
-    fn new(table: &'a Table, round: u64, owner: (u64, u64)) -> Self {
+    fn new(table: &'a Table, round: u64, thread: u64) -> Self {
         Self {
             table,
-            generator: Generator::new(table.seed, owner.0, round),
-            owner,
+            thread,
             // The pass before the first round has the largest number, and comes to zero.
             version: round.wrapping_add(1).wrapping_mul(VERSIONS_A_ROUND),
             value: vec![0; table.values.max],
@@ -67,11 +70,10 @@ impl<'a> Updates<'a> {
     }
 
     #[inline]
-    fn one<K: Keys>(&mut self, writer: &mut impl Writer) -> Result<()> {
-        let index = self.table.choose_own(&mut self.generator, self.owner);
+    fn one(&mut self, writer: &mut impl Writer, index: u64, key: &[u8]) -> Result<()> {
         self.version += 1;
         let bytes = keys::fill_version(index, self.version, self.table.values, &mut self.value);
-        writer.update(K::key(index).as_ref(), &self.value[..bytes])?;
+        writer.update(key, &self.value[..bytes])?;
         let update = (index, self.version);
         if self.kept.len() < KEPT {
             self.kept.push(update);
@@ -183,15 +185,20 @@ mod tests {
         let table = Table::new(100, ValueSizes { min: 16, max: 300 }, 1, Skew::Latest);
         let engine = Memory::default();
         insert::load::<_, TextKeys>(&engine, &table, Order::Sequential, 1, 64).unwrap();
-        let mut updates = Updates::new(&table, 0, (0, 1));
+        let mut updates = Updates::new(&table, 0, 0);
         let mut writer = engine.writer().unwrap();
-        (0..5000).for_each(|_| updates.one::<TextKeys>(&mut writer).unwrap());
+        let mut generator = Generator::new(table.seed, 0, 0);
+        let mut one = |updates: &mut Updates| {
+            let index = table.choose(&mut generator);
+            updates.one(&mut writer, index, TextKeys::key(index).as_ref()).unwrap();
+        };
+        (0..5000).for_each(|_| one(&mut updates));
         updates.check::<_, TextKeys>(&engine).unwrap();
         let (index, _) = *updates.kept.iter().max_by_key(|(_, version)| *version).unwrap();
         let before = engine.map.read().unwrap()[TextKeys::key(index).as_ref()].clone();
-        updates.one::<TextKeys>(&mut writer).unwrap();
+        one(&mut updates);
         while updates.kept.iter().max_by_key(|(_, version)| *version).unwrap().0 != index {
-            updates.one::<TextKeys>(&mut writer).unwrap();
+            one(&mut updates);
         }
         engine.map.write().unwrap().insert(TextKeys::key(index).as_ref().to_vec(), before);
         assert!(updates.check::<_, TextKeys>(&engine).unwrap_err().to_string().contains("lost"));

@@ -177,7 +177,7 @@ impl RecordWorkload for Tpcc {
         let pass = run_threads(threads, prepare, |(thread, mut terminal), start| {
             terminal.work(start, start + pace.duration)?;
             let (counts, payments) = terminal.finish();
-            let work = Work { operations: counts.operations(), latencies: counts.all()? };
+            let work = Work::new(counts.operations(), counts.all()?);
             self.keep(thread, counts, payments)?;
             Ok(work)
         })?;
