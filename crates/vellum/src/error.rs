@@ -369,7 +369,7 @@ pub enum ErrorKind {
     /// A device or the system failed, or permission was denied.
     Io,
     /// The log could not be written: whether the last changes are durable is unknown until the database is opened
-    /// again.
+    /// again. Further changes are refused before they are made, with this error, too; reads go on.
     OutcomeUnknown,
 }
 

@@ -70,7 +70,7 @@ impl Log {
         self.prepare_to(self.end().0 + self.options().buffer_bytes / 4, true)
     }
 
-    /// Whether [`admit`](Self::admit) would have to make segments.
+    /// Whether [`admit`](Self::admit) would have to make segments, or the log accepts nothing more.
     #[inline]
     pub fn is_short(&self) -> bool {
         // Relaxed: a hint. What is reserved between this call and the caller's reservation is far less than a buffer.

@@ -403,8 +403,7 @@ impl Log {
             let number = {
                 let mut device = lock(&self.device);
                 let opened = device.open_prepared();
-                // Relaxed: a hint.
-                self.prepared.store(device.ready_end(), Ordering::Relaxed);
+                self.note_prepared(&device);
                 if device.ready_end() >= to {
                     return Ok(());
                 }
@@ -414,6 +413,15 @@ impl Log {
             let pays = maker.is_to_be_written(self.end().0 - self.begin, self.sync_counts().syncs);
             let made = maker.make(number, pays && !is_waited_for, || lock(&self.device).take_idle())?;
             lock(&self.device).add_prepared(made);
+        }
+    }
+
+    /// Notes up to where segments are ready; nowhere, once it accepts nothing more.
+    fn note_prepared(&self, device: &Device) {
+        // SeqCst, here and in `end_with`: one of both sees what the other has done.
+        self.prepared.store(device.ready_end(), Ordering::SeqCst);
+        if self.has_failed.load(Ordering::SeqCst) {
+            self.prepared.store(0, Ordering::Relaxed);
         }
     }
 
@@ -487,8 +495,8 @@ impl Log {
             self.durable.store(end, Ordering::Release);
             self.ended.notify_all();
         }
-        // Relaxed: a hint. What has been written brings segments nearer.
-        self.prepared.store(device.ready_end(), Ordering::Relaxed);
+        // What has been written brings segments nearer.
+        self.note_prepared(&device);
         if self.wanted(end) > device.ready_end() {
             self.waiting.ask(Request::Segments);
         }
@@ -557,8 +565,10 @@ impl Log {
     }
 
     fn end_with(&self, failure: Failure) -> LogError {
-        // Release: a thread that finds the failure finds this.
-        self.has_failed.store(true, Ordering::Release);
+        // SeqCst: a thread that finds the failure finds this; and see `note_prepared`.
+        self.has_failed.store(true, Ordering::SeqCst);
+        // What comes next must be admitted, and is refused.
+        self.prepared.store(0, Ordering::SeqCst);
         let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
         self.syncs.hurry();

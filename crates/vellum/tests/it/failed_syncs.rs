@@ -76,6 +76,43 @@ fn a_sync_of_the_file_that_finds_no_room_says_so_and_so_does_all_that_it_refuses
     }
 }
 
+/// The change that finds out is in memory, and perhaps another one. Later ones are refused before they are made; what is open
+/// can be taken back.
+#[test]
+fn after_the_log_has_ended_no_change_is_made_but_what_is_open_is_taken_back() {
+    let (disk, database, table) = begun();
+    let open = database.begin().unwrap();
+    open.put(&table, "first", "other").unwrap();
+    open.put(&table, "open", "value").unwrap();
+    let savepoint = open.savepoint();
+    open.put(&table, "open", "later").unwrap();
+    spoil_log(&disk, &always(false));
+    for key in ["second", "third"] {
+        let refused = table.put(key, "value").unwrap_err();
+        assert_says(&refused, ErrorKind::OutcomeUnknown, &["open the database anew"]);
+    }
+    disk.heal();
+    let refused = [
+        table.put("fourth", "value").map(drop),
+        table.remove("first").map(drop),
+        table.modify("second", |_| {}).map(drop),
+        block_on(table.put_async("fourth", "value")).map(drop),
+        table.multi_put(&[("fourth", "value")]).remove(0).map(drop),
+        database.begin().and_then(|transaction| transaction.put(&table, "fourth", "value")).map(drop),
+        database.create_table("other").map(drop),
+    ];
+    for refused in refused {
+        assert_says(&refused.unwrap_err(), ErrorKind::OutcomeUnknown, &["open the database anew"]);
+    }
+    assert_eq!(table.get("fourth").unwrap(), None);
+    assert_eq!(table.get("first").unwrap().as_deref(), Some(&b"value"[..]));
+    open.rollback_to(savepoint).unwrap();
+    assert_eq!(open.get(&table, "open").unwrap().as_deref(), Some(&b"value"[..]));
+    open.rollback().unwrap();
+    assert_eq!(table.get("open").unwrap(), None);
+    check(&disk);
+}
+
 /// What is deferred is acknowledged before it is written, but not when it never will be.
 #[test]
 fn nothing_deferred_is_acknowledged_after_the_log_has_ended() {
@@ -103,8 +140,12 @@ fn nothing_deferred_is_acknowledged_after_the_log_has_ended() {
     ended(block_on(table.put_async("sixth", "value")).map(drop));
     ended(table.multi_put(&[("seventh", "value")]).remove(0).map(drop));
     ended(database.create_table("other").map(drop));
-    // The call says so of all that it has done.
-    ended(table.multi_run([("eighth", Task::Upsert("value"))], |_, answer| drop(answer)));
+    // It is refused before it is made, so its answer says so.
+    let mut answers = Vec::new();
+    let done = table.multi_run([("eighth", Task::Upsert("value"))], |_, answer| answers.push(answer.map(drop)));
+    done.unwrap();
+    assert_eq!(answers.len(), 1);
+    ended(answers.remove(0));
     check(&disk);
 }
 
