@@ -219,6 +219,7 @@ fn each_fault_is_survived(what: &str, plant: fn(&SimulatedFile, u64)) {
     for n in 1..=operations {
         let context = || format!("{what}, operation {n} of {operations}");
         let file = SimulatedFile::new(n);
+        file.set_faults(Faults { forgotten_failures: true, ..Faults::default() });
         plant(&file, n);
         let mut progress = Progress::default();
         let pool = workload(&file, &mut progress, OnError::GoOn).unwrap();

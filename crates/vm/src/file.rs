@@ -84,8 +84,9 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Makes all completed writes and the size durable.
     ///
     /// # Errors
-    /// The error of the device. Data written since the last success may then be lost although it can still be read, and
-    /// a later success does not change that: see [`DiskFile`](crate::DiskFile).
+    /// The error of the device. Data written since the last success may then be lost although it can still be read. As
+    /// nothing changes that, each later sync of the same opening fails too, and so do those of other threads that have not
+    /// returned by then: none may take the loss for success. See [`DiskFile`](crate::DiskFile).
     fn sync(&self) -> io::Result<()>;
 
     /// The size in bytes.

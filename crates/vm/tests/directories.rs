@@ -198,7 +198,7 @@ fn failures_are_counted_across_files() {
     two.sync().unwrap_err();
     disk.sync().unwrap_err();
     disk.heal();
-    two.sync().unwrap();
+    disk.file("two").sync().unwrap();
     assert_eq!(disk.counts().of(FileOperation::Write), 5);
     assert_eq!(disk.counts().scheduled_failures, 4);
     let history = disk.history();

@@ -210,6 +210,11 @@ fn work(file: &SimulatedFile) -> io::Result<()> {
     file.sync()
 }
 
+/// Syncs go on after one has failed.
+fn forgotten() -> Faults {
+    Faults { forgotten_failures: true, ..Faults::default() }
+}
+
 #[test]
 fn the_nth_operation_fails_for_every_n() {
     let clean = SimulatedFile::new(1);
@@ -218,6 +223,7 @@ fn the_nth_operation_fails_for_every_n() {
     assert_eq!(total, 14);
     for n in 1..=total + 2 {
         let file = SimulatedFile::new(n);
+        file.set_faults(forgotten());
         file.fail_nth(n);
         match work(&file) {
             Err(error) => assert!(n <= total && error.raw_os_error() == Some(libc::EIO), "{n}: {error}"),
@@ -236,6 +242,7 @@ fn the_nth_operation_fails_for_every_n() {
 fn from_the_nth_operation_on_all_fail_until_healed() {
     for n in 1..=14 {
         let file = SimulatedFile::new(n);
+        file.set_faults(forgotten());
         file.fail_from(n);
         work(&file).unwrap_err();
         for _ in 0..3 {
@@ -385,6 +392,7 @@ fn a_failed_sync_may_have_lost_what_a_later_one_does_not_bring_back() {
     for seed in 0..50 {
         let file = ones(seed, 4);
         (0..4).for_each(|page| write(&file, page, 2).unwrap());
+        file.set_faults(forgotten());
         file.fail_nth_of(FileOperation::Sync, 1);
         file.sync().unwrap_err();
         file.sync().unwrap();
@@ -397,6 +405,18 @@ fn a_failed_sync_may_have_lost_what_a_later_one_does_not_bring_back() {
         assert_eq!(file.durable_snapshot(), file.snapshot());
     }
     assert!((50..150).contains(&lost), "about half of 200: {lost}");
+}
+
+#[test]
+fn after_a_failed_sync_no_other_of_the_same_opening_succeeds() {
+    let file = ones(1, 4);
+    file.fail_nth_of(FileOperation::Sync, 1);
+    for _ in 0..3 {
+        assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    file.heal();
+    file.clone().sync().unwrap_err();
+    file.crash().sync().unwrap();
 }
 
 #[test]

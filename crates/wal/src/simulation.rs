@@ -8,7 +8,7 @@ use crate::{Durability, Log, LogError, LogOptions, LogReader, plant::Bug, segmen
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_vm::{Directory, FileOperation, SimulatedDisk};
+use vellum_vm::{Directory, Faults, FileOperation, SimulatedDisk};
 
 /// What must hold.
 #[derive(Default)]
@@ -187,6 +187,9 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
         if random.random_ratio(1, 5) {
             disk.fail_from(random.random_range(1..40));
         }
+        // The log relies on no file for what it has to remember.
+        let forgotten_failures = seed.is_multiple_of(2) || bug == Some(Bug::SyncTriedAgain);
+        disk.set_faults(Faults { forgotten_failures, ..Faults::default() });
         if let Some(log) = model.open(&disk, &options(bug))? {
             let steps = random.random_range(1..150);
             match random.random_range(0..6) {

@@ -3,6 +3,7 @@
 use crate::asynchronous::block_on;
 use crate::support::options;
 use std::sync::Arc;
+use std::time::Duration;
 use vellum::{Database, Durability, Error, ErrorKind, Table, Task, TransactionOptions};
 use vellum_vm::{Directory, Faults, FileOperation, SimulatedDisk};
 
@@ -142,7 +143,8 @@ fn nothing_deferred_is_acknowledged_after_the_log_has_ended() {
     ended(database.create_table("other").map(drop));
     // It is refused before it is made, so its answer says so.
     let mut answers = Vec::new();
-    let done = table.multi_run([("eighth", Task::Upsert("value"))], |_, answer| answers.push(answer.map(drop)));
+    let done =
+        table.multi_run([("eighth", Task::Upsert("value"))], |_, answer| answers.push(answer.map(drop)));
     done.unwrap();
     assert_eq!(answers.len(), 1);
     ended(answers.remove(0));
@@ -181,5 +183,30 @@ fn a_log_for_whose_directory_there_is_no_room_or_no_permission_says_what_to_do()
     ] {
         let source = std::io::Error::from_raw_os_error(number);
         assert_says(&Error::LogDirectory { path: "log".into(), source }, kind, &[text]);
+    }
+}
+
+/// The system tells of a failed write once. A checkpoint whose map a sync of another thread has lost must not name it.
+#[test]
+fn a_sync_that_fails_in_one_thread_is_not_passed_over_by_a_checkpoint_in_another() {
+    for number in 1..20 {
+        let (disk, database, table) = begun();
+        let large = vec![7; 100_000];
+        let delay_max = Duration::from_millis(1);
+        disk.file("data").set_faults(Faults { delay_max, ..Faults::default() });
+        disk.file("data").fail_nth_of(FileOperation::Sync, number);
+        let failed = std::sync::atomic::AtomicBool::new(false);
+        let until_failed = |work: &dyn Fn() -> bool| {
+            while !failed.load(std::sync::atomic::Ordering::Relaxed) {
+                if !work() {
+                    failed.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| until_failed(&|| table.put("large", &large).is_ok()));
+            until_failed(&|| database.checkpoint().is_ok());
+        });
+        check(&disk);
     }
 }

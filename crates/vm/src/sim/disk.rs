@@ -85,10 +85,10 @@ impl SimulatedDisk {
     pub fn heal(&self) {
         let mut state = self.state();
         for file in &mut state.files {
-            file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+            file.faults = file.faults.healed();
             file.schedule.clear();
         }
-        state.faults = Faults { crash: state.faults.crash, ..Faults::default() };
+        state.faults = state.faults.healed();
         state.schedule.clear();
         state.capacity_bytes = None;
         state.fills = None;

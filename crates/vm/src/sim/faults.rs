@@ -24,8 +24,12 @@ pub struct Faults {
     /// A write beyond this many bytes fails with ENOSPC and changes nothing: growing reserved no storage, or a quota is
     /// used up.
     pub reserved_bytes: Option<u64>,
-    /// A sync fails with EIO. Any of the changes that it was to make durable may never become so, even by a later sync.
+    /// A sync fails with EIO. Any of the changes that it was to make durable may never become so. Later syncs of the same
+    /// opening fail too: see [`File::sync`](crate::File::sync).
     pub sync_error: f64,
+    /// A sync after one that failed may succeed, although changes are lost: what systems do, and [`DiskFile`](crate::DiskFile)
+    /// does not pass on.
+    pub forgotten_failures: bool,
     /// What fails with EIO otherwise fails with ENOSPC if it is a sync: the file system finds room for writes late.
     pub full_syncs: bool,
     /// Growing or cutting fails with EIO and changes nothing.
@@ -44,6 +48,13 @@ pub struct Faults {
     pub delay_max: Duration,
     /// What a crash leaves of unsynced changes.
     pub crash: CrashModel,
+}
+
+impl Faults {
+    /// What is left once nothing fails any more.
+    pub(super) fn healed(&self) -> Self {
+        Self { crash: self.crash, forgotten_failures: self.forgotten_failures, ..Self::default() }
+    }
 }
 
 /// What a crash leaves of the changes since the last sync.

@@ -11,6 +11,7 @@ use crate::transfer::{Transfer, transfer_all};
 use crate::{IoEngine, WordTable};
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use vellum_base::PAGE_SIZE;
@@ -50,6 +51,8 @@ pub struct SimulatedFile {
     index: usize,
     /// Present if the file was opened through a directory: decides which other openings are allowed.
     lock: Option<Arc<OpenLock>>,
+    /// The error of the first sync of this opening that failed; 0 if none has. Changed while the disk is locked.
+    sync_failure: Arc<AtomicI32>,
 }
 
 impl SimulatedFile {
@@ -62,11 +65,11 @@ impl SimulatedFile {
     pub fn from_image(seed: u64, image: Image) -> Self {
         let mut disk = Disk::new(seed, Faults::default());
         let index = disk.add("the file", image);
-        Self { disk: Arc::new(Mutex::new(disk)), index, lock: None }
+        Self::of(Arc::new(Mutex::new(disk)), index, None)
     }
 
     pub(super) fn of(disk: Arc<Mutex<Disk>>, index: usize, lock: Option<Arc<OpenLock>>) -> Self {
-        Self { disk, index, lock }
+        Self { disk, index, lock, sync_failure: Arc::default() }
     }
 
     /// The seed from which everything random here comes.
@@ -87,7 +90,7 @@ impl SimulatedFile {
     /// Ends all faults and scheduled failures, except for the crash model.
     pub fn heal(&self) {
         let file = &mut self.state().files[self.index];
-        file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+        file.faults = file.faults.healed();
         file.schedule.clear();
     }
 
@@ -291,11 +294,19 @@ impl File for SimulatedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        if let Err(error) = self.begin(FileOperation::Sync, 0, 0) {
-            self.state().doom(self.index);
+        let begun = self.begin(FileOperation::Sync, 0, 0);
+        let mut state = self.state();
+        // Relaxed: the disk is locked.
+        let (failure, allowed) =
+            (self.sync_failure.load(Ordering::Relaxed), state.files[self.index].faults.forgotten_failures);
+        if failure != 0 && !allowed {
+            return Err(io::Error::from_raw_os_error(failure));
+        }
+        if let Err(error) = begun {
+            state.doom(self.index);
+            self.sync_failure.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
             return Err(error);
         }
-        let mut state = self.state();
         state.files[self.index].sync();
         // One of the moments at which the system may write mapped words to the device.
         state.syncs += 1;

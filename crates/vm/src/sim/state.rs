@@ -337,7 +337,7 @@ impl Disk {
         survivor.names = self.names.clone();
         survivor.files = self.files.clone();
         for file in &mut survivor.files {
-            file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+            file.faults = file.faults.healed();
             (file.schedule, file.holders, file.mapped) = (Schedule::default(), 0, None);
         }
         survivor
