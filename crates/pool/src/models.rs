@@ -83,6 +83,7 @@ macro_rules! model {
     };
 }
 
+mod admission;
 mod huge_runs;
 mod latches;
 

@@ -93,6 +93,18 @@ pub(crate) enum Bug {
     RelaxedTurn,
     /// The turn of an append hint does not publish its words.
     RelaxedEndOfTurn,
+    /// Reasons against a change are looked for before changes are admitted.
+    LookBeforeAdmission,
+    /// A thread that suspends changes hides the reasons of those that have suspended them before.
+    SuspensionByStore,
+    /// Suspending changes does not publish the reason.
+    RelaxedSuspension,
+    /// Admitting changes neither shows the reasons against them nor publishes what was done before.
+    RelaxedAdmission,
+    /// Seeing that changes are admitted does not show what was done before.
+    RelaxedLookAtAdmission,
+    /// An outage is told before its error is.
+    OutageBeforeItsError,
     /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }

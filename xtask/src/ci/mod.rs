@@ -126,7 +126,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        about: "latches, parking lot, resident set, buffer of the log, locks of persistent pages, in every interleaving of a few threads",
+        about: "latches, parking lot, resident set, admission of changes, buffer of the log, locks of persistent pages, in every interleaving of a few threads",
         cure: "see HACKING.md on loom: LOOM_LOG=trace LOOM_LOCATION=1 show the interleaving",
         is_beside: true,
         action: actions::loom,

@@ -12,11 +12,10 @@ impl Storage {
     /// If it cannot be marked, or a sync or a write has failed meanwhile.
     pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
         self.mark_in_use()?;
-        // Acquire and release: if another thread has suspended changes before, its reason is visible below; if it does
-        // so later, that counts.
-        self.changes_admitted.swap(true, Ordering::AcqRel);
-        let refused = self.refuse_if_poisoned().and_then(|()| self.outage.error().map_or(Ok(()), Err));
-        refused.inspect_err(|_| self.suspend_changes())
+        self.admission.give(|| {
+            self.refuse_if_poisoned()?;
+            self.outage.error().map_or(Ok(()), Err)
+        })
     }
 
     /// Makes the superblocks say "in use", if they do not say so yet.

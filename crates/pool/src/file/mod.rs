@@ -1,5 +1,6 @@
 //! The file: its superblocks, how it is created and checked, and the open file.
 
+pub(crate) mod admission;
 mod claiming;
 pub(crate) mod copy_basis;
 pub(crate) mod held;

@@ -8,7 +8,7 @@
 
 use crate::{
     error::PoolError,
-    primitive::{AtomicBool, Mutex, Ordering, lock},
+    primitive::{AtomicBool, Bug, Mutex, Ordering, lock, planted},
 };
 use std::{io, time::Duration};
 use vellum_base::Extent;
@@ -66,7 +66,8 @@ impl Outage {
     /// Whether most writes failed at their last attempt.
     #[inline]
     pub(crate) fn lasts(&self) -> bool {
-        // Relaxed: only the time of the next attempt depends on it.
+        // Relaxed: a thread that must know of an outage has seen that it has suspended changes (see `Admission`). What
+        // others do before they know is that they try too.
         self.lasts.load(Ordering::Relaxed)
     }
 
@@ -78,8 +79,12 @@ impl Outage {
 
     /// Records that an attempt that began at `begun` could write hardly anything.
     pub(crate) fn begins(&self, extent: Extent, source: &io::Error, begun: Instant) {
+        if planted(Bug::OutageBeforeItsError) {
+            self.lasts.store(true, Ordering::Relaxed);
+        }
         let mut last = lock(&self.last);
         *last = Some(Last { extent, failure: Failure::new(source, begun), again: self.lasts() });
+        // With the lock held: a thread that sees this and takes the lock finds the error.
         self.lasts.store(true, Ordering::Relaxed);
     }
 

@@ -14,6 +14,7 @@
 use crate::{
     change_log::ChangeLog,
     error::PoolError,
+    file::admission::Admission,
     file::lifecycle::{
         damaged_superblocks, map_place_pages, space_map_pages, write_buffer, write_superblocks,
     },
@@ -53,7 +54,7 @@ pub(crate) struct Storage {
     /// Whether the superblock on storage says "in use": set before the first page is written.
     pub(super) marked_in_use: AtomicBool,
     /// Whether it is marked in use, and no outage or failed sync forbids changes.
-    pub(super) changes_admitted: AtomicBool,
+    pub(super) admission: Admission,
     /// Whether pages can be written.
     pub(crate) outage: Outage,
     /// Why the first sync has failed, if one has: nothing more is guaranteed about this file.
@@ -105,7 +106,7 @@ impl Storage {
             kept: Arc::default(),
             undo: Arc::default(),
             marked_in_use: AtomicBool::new(in_use),
-            changes_admitted: AtomicBool::new(in_use),
+            admission: Admission::new(in_use),
             outage: Outage::default(),
             sync_failure: OnceLock::new(),
             panicked: AtomicBool::new(false),
@@ -243,8 +244,8 @@ impl Storage {
     /// Whether changes are allowed, as far as known: see `Evictor::admit_changes`.
     #[inline]
     pub(crate) fn admits_changes(&self) -> bool {
-        // Acquire: a thread that sees the flag set may reuse the space of the old space map.
-        self.changes_admitted.load(Ordering::Acquire)
+        // A thread that sees this may reuse the space of the old space map.
+        self.admission.is_given()
     }
 
     /// Whether the superblocks say "in use".
@@ -254,7 +255,7 @@ impl Storage {
 
     /// Makes the next change ask again.
     pub(crate) fn suspend_changes(&self) {
-        self.changes_admitted.store(false, Ordering::Release);
+        self.admission.suspend();
     }
 
     /// Whether it is open for reading only.
