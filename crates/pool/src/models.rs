@@ -86,6 +86,7 @@ macro_rules! model {
 mod admission;
 mod huge_runs;
 mod latches;
+mod undo_space;
 
 /// Waits for a latch as the pool does, without spinning.
 fn latch(lot: &ParkingLot, state: &PageState, want: Want) {

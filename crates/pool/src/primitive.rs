@@ -105,6 +105,12 @@ pub(crate) enum Bug {
     RelaxedLookAtAdmission,
     /// An outage is told before its error is.
     OutageBeforeItsError,
+    /// What another thread has said meanwhile of the room for undo is forgotten.
+    ShortageForgotten,
+    /// Nothing orders what is kept for undo before the look at what is assured.
+    RelaxedKeep,
+    /// Nothing orders what is assured for undo before the look at what is kept.
+    RelaxedAssurance,
     /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }

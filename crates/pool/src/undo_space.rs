@@ -5,7 +5,7 @@
 //! undo may need are *kept*. Ordinary allocations leave them, and only a thread that is [undoing](undoing) takes them.
 //! If there is no room for all that is kept, others must not use the room in leaves either.
 
-use crate::primitive::{AtomicBool, AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Bug, Ordering, planted, unless_planted};
 use std::cell::Cell;
 use vellum_base::Apart;
 
@@ -34,8 +34,9 @@ pub fn is_undoing() -> bool {
 /// How many pages are kept for undoing transactions: see [`Pool::undo_space`](crate::Pool::undo_space).
 #[derive(Default)]
 pub struct UndoSpace {
-    /// Whether more are kept than are assured. Apart from the rest, because each change reads it.
-    is_scarce: Apart<AtomicBool>,
+    /// How often more were kept than were assured since all that were kept were assured; zero while they are. Apart from
+    /// the rest, because each change reads it.
+    shortages: Apart<AtomicU64>,
     counts: Apart<Counts>,
 }
 
@@ -51,9 +52,9 @@ impl UndoSpace {
     pub fn keep(&self, pages: u64) {
         let Counts { kept, assured } = &self.counts.0;
         // SeqCst: see `assure`.
-        let kept = kept.fetch_add(pages, Ordering::SeqCst) + pages;
+        let kept = kept.fetch_add(pages, unless_planted(Bug::RelaxedKeep, Ordering::SeqCst)) + pages;
         if kept > assured.load(Ordering::SeqCst) {
-            self.is_scarce.0.store(true, Ordering::SeqCst);
+            self.shortages.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -68,7 +69,7 @@ impl UndoSpace {
     #[inline]
     pub fn is_scarce(&self) -> bool {
         // Relaxed: a thread that has latched a leaf since the change that has made it scarce sees it.
-        self.is_scarce.0.load(Ordering::Relaxed)
+        self.shortages.0.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn kept(&self) -> u64 {
@@ -82,14 +83,17 @@ impl UndoSpace {
 
     /// Notes what the file has room for. The space map is locked.
     pub(crate) fn assure(&self, pages: u64) {
-        // SeqCst: either this sees what another thread keeps meanwhile, or that thread sees what is assured now and says
-        // after this one that it is too little.
-        self.counts.0.assured.store(pages, Ordering::SeqCst);
-        if self.kept() <= pages {
-            self.is_scarce.0.store(false, Ordering::SeqCst);
-        }
+        // SeqCst: either this sees what another thread keeps meanwhile, or that thread sees what is assured now, and counts
+        // a shortage if it is too little. A shortage that is counted after this line stays.
+        let shortages = self.shortages.0.load(Ordering::SeqCst);
+        self.counts.0.assured.store(pages, unless_planted(Bug::RelaxedAssurance, Ordering::SeqCst));
         if self.kept() > pages {
-            self.is_scarce.0.store(true, Ordering::SeqCst);
+            self.shortages.0.fetch_add(1, Ordering::SeqCst);
+        } else if planted(Bug::ShortageForgotten) {
+            self.shortages.0.store(0, Ordering::SeqCst);
+        } else {
+            // Relaxed if it fails: nothing depends on it.
+            let _ = self.shortages.0.compare_exchange(shortages, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 }
