@@ -86,6 +86,7 @@ macro_rules! model {
 mod admission;
 mod huge_runs;
 mod latches;
+mod on_demand;
 mod undo_space;
 
 /// Waits for a latch as the pool does, without spinning.

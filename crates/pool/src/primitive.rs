@@ -111,6 +111,12 @@ pub(crate) enum Bug {
     RelaxedKeep,
     /// Nothing orders what is assured for undo before the look at what is kept.
     RelaxedAssurance,
+    /// Redo on demand is said to be needed before the object to ask is known.
+    NeededBeforeNamed,
+    /// The end of redo on demand does not publish what was redone.
+    RelaxedEndOfRedo,
+    /// Seeing that no page lacks changes does not show what was redone.
+    RelaxedLookAtRedo,
     /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }

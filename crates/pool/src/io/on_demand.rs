@@ -3,12 +3,9 @@
 use crate::{
     error::PoolError,
     plant::Plant,
-    primitive::{AtomicBool, Mutex, Ordering, lock},
+    primitive::{AtomicBool, Bug, Mutex, Ordering, lock, planted, unless_planted},
 };
-use std::{
-    io,
-    sync::{Arc, Weak},
-};
+use std::{io, sync::Weak};
 use vellum_base::{Extent, PageId};
 
 /// Brings pages up to date that lack changes from the log.
@@ -42,16 +39,26 @@ impl OnDemand {
 
     /// From now on `redo` is asked, as long as it exists. Without it nothing is read any more.
     pub(crate) fn begin(&self, redo: Weak<dyn RedoOnDemand>) {
+        if planted(Bug::NeededBeforeNamed) {
+            self.is_needed.store(true, Ordering::Relaxed);
+        }
         *lock(&self.redo) = Some(redo);
-        // Release: pairs with `before`.
-        self.is_needed.store(true, Ordering::Release);
+        // Relaxed: a thread that sees this takes the lock later than this one has, and finds the object.
+        self.is_needed.store(true, Ordering::Relaxed);
     }
 
     /// Ends redo on demand: no page lacks changes any more.
     pub(crate) fn end(&self) {
         // Release: a thread that sees this finds redone pages on storage, or in memory.
-        self.is_needed.store(false, Ordering::Release);
+        self.is_needed.store(false, unless_planted(Bug::RelaxedEndOfRedo, Ordering::Release));
         *lock(&self.redo) = None;
+    }
+
+    /// Whether pages may lack changes.
+    #[inline]
+    pub(crate) fn is_needed(&self) -> bool {
+        // Acquire: pairs with `end`.
+        self.is_needed.load(unless_planted(Bug::RelaxedLookAtRedo, Ordering::Acquire))
     }
 
     /// Called before an extent is latched to be read. Only single pages are redone.
@@ -60,19 +67,13 @@ impl OnDemand {
     /// If the page cannot be brought up to date.
     #[inline]
     pub(crate) fn before(&self, extent: Extent) -> Result<(), PoolError> {
-        // Acquire: pairs with `end`.
-        if extent.pages == 1 && self.is_needed.load(Ordering::Acquire) {
-            self.ask(extent.head)
-        } else {
-            Ok(())
-        }
+        if extent.pages == 1 && self.is_needed() { self.ask(extent.head) } else { Ok(()) }
     }
 
     /// Called when a claimed extent is about to be allocated.
     #[inline]
     pub(crate) fn forget(&self, extent: Extent) {
-        // Acquire: as above.
-        if extent.pages == 1 && self.is_needed.load(Ordering::Acquire) {
+        if extent.pages == 1 && self.is_needed() {
             let redo = lock(&self.redo).as_ref().and_then(Weak::upgrade);
             redo.into_iter().for_each(|redo| redo.forget(extent.head));
         }
@@ -83,10 +84,12 @@ impl OnDemand {
         if vellum_base::plant::is_planted("pool", Plant::ReadNotRedone) {
             return Ok(());
         }
-        // If there is none, redo on demand has ended since.
-        let Some(redo) = lock(&self.redo).clone() else { return Ok(()) };
+        // With the lock held: the object may be dropped once redo on demand has ended.
+        let redo = lock(&self.redo).as_ref().map(Weak::upgrade);
+        // If there was none, redo on demand has ended since.
+        let Some(redo) = redo else { return Ok(()) };
         let gone =
             || PoolError::Log(io::Error::other("the pool is being closed, and a page was not redone yet"));
-        Weak::upgrade(&redo).ok_or_else(gone).and_then(|redo: Arc<_>| redo.redo(page))
+        redo.ok_or_else(gone)?.redo(page)
     }
 }
