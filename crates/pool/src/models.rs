@@ -84,6 +84,7 @@ macro_rules! model {
 }
 
 mod admission;
+mod claiming;
 mod huge_runs;
 mod latches;
 mod on_demand;

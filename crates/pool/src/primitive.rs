@@ -117,6 +117,8 @@ pub(crate) enum Bug {
     RelaxedEndOfRedo,
     /// Seeing that no page lacks changes does not show what was redone.
     RelaxedLookAtRedo,
+    /// A claim of what was assured for undo is not said.
+    ClaimNotSaid,
     /// An inner page that is still in memory is not dropped. Only the model of `space` has it.
     NoVisit,
 }

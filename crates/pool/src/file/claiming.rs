@@ -10,7 +10,7 @@
 use crate::{
     error::PoolError,
     file::storage::{Storage, is_full},
-    primitive::Ordering,
+    primitive::{Bug, Ordering, planted},
     space::Claimed,
     undo_space::is_undoing,
 };
@@ -119,7 +119,9 @@ impl Storage {
         if admitted.is_ok() || most == kept {
             return admitted;
         }
-        self.undo.assure(kept);
+        if !planted(Bug::ClaimNotSaid) {
+            self.undo.assure(kept);
+        }
         if !has_grown && kept <= free {
             return Ok(());
         }
