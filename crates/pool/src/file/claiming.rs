@@ -36,11 +36,7 @@ impl Storage {
         if let Some(logged) = self.logged() {
             logged.release_durable(&self.space);
         }
-        let claimed = self.space.claim_before(limit, pages);
-        if claimed.is_some() {
-            self.doubt_undo_space();
-        }
-        claimed
+        self.space.claim_before(limit, pages, || self.doubt_undo_space())
     }
 
     /// Claims up to `most` consecutive pages; see [`SpaceMap::claim_run`].
@@ -128,9 +124,12 @@ impl Storage {
         self.grow_file_for(end + kept.saturating_sub(free))
     }
 
-    /// The room for undo is to be looked for again, because space was claimed that may be part of it.
-    pub(crate) fn doubt_undo_space(&self) {
-        self.space.with_free(|_, _| self.undo.assure(0));
+    /// The room for undo is to be looked for again, because space was claimed that may be part of it. The map is still
+    /// locked: who sees the space claimed sees this.
+    pub(super) fn doubt_undo_space(&self) {
+        if !planted(Bug::ClaimNotSaid) {
+            self.undo.assure(0);
+        }
     }
 
     /// How many pages a file with so many, of which some are free, must hold for what is kept for undo.

@@ -90,7 +90,8 @@ impl Storage {
         let first = first.map(|index| places.remove(index));
         places.into_iter().for_each(|place| self.give_back(place));
         // Near the beginning, as for the map itself.
-        *kept = self.space.claim_before(first.map_or(end, |first| first.head.0), needed as u32);
+        let limit = first.map_or(end, |first| first.head.0);
+        *kept = self.space.claim_before(limit, needed as u32, || self.doubt_undo_space());
         if kept.is_some() {
             first.into_iter().for_each(|place| self.give_back(place));
         } else {

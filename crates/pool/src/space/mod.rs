@@ -145,8 +145,8 @@ impl SpaceMap {
     }
 
     /// Claims room for `pages` pages before page `limit`, as near to the beginning of the file as possible. The file
-    /// does not grow.
-    pub(crate) fn claim_before(&self, limit: u64, pages: u32) -> Option<Extent> {
+    /// does not grow. `claimed` is called with the map locked if there is room.
+    pub(crate) fn claim_before(&self, limit: u64, pages: u32, claimed: impl FnOnce()) -> Option<Extent> {
         let mut cursor = self.lock();
         let (length, limit) = (u64::from(pages), limit.min(cursor.end));
         cursor.first_free = self.uses.find_free(cursor.first_free.min(limit), limit);
@@ -155,6 +155,7 @@ impl SpaceMap {
         cursor.changed = true;
         cursor.note(head..head + length);
         self.uses.claim(head, length);
+        claimed();
         Some(Extent { head: PageId(head), pages })
     }
 

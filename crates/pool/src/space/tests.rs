@@ -81,7 +81,7 @@ fn the_first_place_before_a_limit_is_claimed_and_what_is_free_behind_is_forgotte
                     (*head..head + u64::from(pages)).all(|page| page < end && map.is_free(PageId(page)))
                 };
                 let first = (0..limit.saturating_sub(u64::from(pages) - 1)).find(is_room);
-                let claimed = map.claim_before(limit, pages);
+                let claimed = map.claim_before(limit, pages, || ());
                 assert_eq!(claimed.map(|extent| extent.head.0), first);
                 claimed.inspect(|extent| map.publish(*extent));
                 extents.extend(claimed);
