@@ -103,6 +103,8 @@ pub(crate) enum Bug {
     RelaxedAdmission,
     /// Seeing that changes are admitted does not show what was done before.
     RelaxedLookAtAdmission,
+    /// A thread that waited for another one to mark the file as in use does so too.
+    MarkedTwice,
     /// An outage is told before its error is.
     OutageBeforeItsError,
     /// What another thread has said meanwhile of the room for undo is forgotten.

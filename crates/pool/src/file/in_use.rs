@@ -1,8 +1,11 @@
 //! The first change of all marks the file as in use, so that it is not taken for a closed one after a crash.
 
 use crate::{
-    error::PoolError, file::lifecycle::write_superblocks, file::storage::Storage, file::superblock::State,
-    primitive::Ordering,
+    error::PoolError,
+    file::lifecycle::write_superblocks,
+    file::storage::Storage,
+    file::superblock::State,
+    primitive::{Bug, Ordering, planted},
 };
 
 impl Storage {
@@ -30,7 +33,7 @@ impl Storage {
             return Err(PoolError::ReadOnly);
         }
         let mut superblock = self.lock_superblock();
-        if self.marked_in_use.load(Ordering::Acquire) {
+        if self.marked_in_use.load(Ordering::Acquire) && !planted(Bug::MarkedTwice) {
             return Ok(());
         }
         superblock.is_log_archived = superblock.archives_log;
