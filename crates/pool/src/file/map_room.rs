@@ -117,6 +117,30 @@ impl Storage {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::{
+        file::superblock::{SUPERBLOCKS, Superblock},
+        space::SpaceMap,
+    };
+    use std::sync::Arc;
+    use vellum_base::Lsn;
+    use vellum_vm::SimulatedFile;
+
+    #[test]
+    fn a_place_that_is_taken_of_the_room_for_undo_is_known() {
+        const FREE: u32 = 64;
+        const CAPACITY: u64 = SUPERBLOCKS + FREE as u64;
+        let (file, space) = (Arc::new(SimulatedFile::new(1)), SpaceMap::new(CAPACITY, SUPERBLOCKS).unwrap());
+        let extent = space.allocate(FREE, |_| Ok::<_, ()>(())).unwrap();
+        space.publish(extent);
+        let storage = Storage::new(file, space, Superblock::default(), CAPACITY, false, true, None).unwrap();
+        assert!(storage.free(extent, Lsn(0)));
+        storage.undo_space().keep(FREE.into());
+        storage.admit_growth(0).unwrap();
+        assert!(!storage.undo_space().is_scarce());
+        storage.keep_map_room([]).unwrap();
+        assert!(storage.undo_space().is_scarce());
+        assert!(storage.admit_growth(0).is_err());
+    }
 
     /// Of two places that are made one after the other, each suffices for a file that ends after both.
     #[test]
