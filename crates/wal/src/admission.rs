@@ -3,7 +3,7 @@
 //! Before anything is changed there are segments for a buffer of records beyond the end of the log, and for the undo of
 //! the open transactions: these can be rolled back on a full disk, by the process or by the recovery after it.
 
-use crate::{Log, LogError, files::remove, primitive::Ordering};
+use crate::{Log, LogError, device::Device, files::remove, primitive::Ordering};
 use std::iter;
 
 impl Log {
@@ -68,6 +68,15 @@ impl Log {
     /// As for `admit`.
     pub fn admit_undo(&self) -> Result<(), LogError> {
         self.prepare_to(self.end().0 + self.options().buffer_bytes / 4, true)
+    }
+
+    /// Notes up to where segments are ready; nowhere, once it accepts nothing more.
+    pub(crate) fn note_prepared(&self, device: &Device) {
+        // SeqCst, here and in `end_with`: one of both sees what the other has done.
+        self.prepared.store(device.ready_end(), Ordering::SeqCst);
+        if self.has_failed.load(Ordering::SeqCst) {
+            self.prepared.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether [`admit`](Self::admit) would have to make segments, or the log accepts nothing more.

@@ -416,15 +416,6 @@ impl Log {
         }
     }
 
-    /// Notes up to where segments are ready; nowhere, once it accepts nothing more.
-    fn note_prepared(&self, device: &Device) {
-        // SeqCst, here and in `end_with`: one of both sees what the other has done.
-        self.prepared.store(device.ready_end(), Ordering::SeqCst);
-        if self.has_failed.load(Ordering::SeqCst) {
-            self.prepared.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Flushes until a condition holds, together with other threads that want the same.
     fn flush(&self, durability: Durability, is_done: impl Fn() -> bool) -> Result<(), LogError> {
         if is_done() {
