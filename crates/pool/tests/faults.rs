@@ -49,6 +49,7 @@ macro_rules! attempt {
             Ok(value) => Some(value),
             Err(error) => {
                 $progress.failures += 1;
+                $progress.poisoned |= matches!(error, PoolError::Sync(_));
                 assert!(!error.to_string().is_empty());
                 if $mode == OnError::Stop {
                     return Err(error);
@@ -219,7 +220,6 @@ fn each_fault_is_survived(what: &str, plant: fn(&SimulatedFile, u64)) {
     for n in 1..=operations {
         let context = || format!("{what}, operation {n} of {operations}");
         let file = SimulatedFile::new(n);
-        file.set_faults(Faults { forgotten_failures: true, ..Faults::default() });
         plant(&file, n);
         let mut progress = Progress::default();
         let pool = workload(&file, &mut progress, OnError::GoOn).unwrap();

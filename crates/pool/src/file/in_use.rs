@@ -53,7 +53,7 @@ impl Storage {
             }
             superblock.redo = superblock.redo.max(log.end());
             superblock.undo = superblock.redo;
-            write_superblocks(&*self.file, &mut superblock)?;
+            self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock))?;
             if is_new {
                 self.keep_map_room([])?;
             }
@@ -65,7 +65,7 @@ impl Storage {
         // Changes from now on have no LSN, so no incremental backup may build on a backup of the earlier state.
         superblock.renew_database();
         let old_map = superblock.space_map.take();
-        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
+        if let Err(error) = self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock)) {
             superblock.space_map = old_map;
             return Err(error);
         }

@@ -453,9 +453,8 @@ impl Storage {
         self.poison_if_sync_failed(written)
     }
 
-    /// After a failed sync the system may have dropped unwritten data, and a second sync may succeed even so. Nothing
-    /// is guaranteed about this file any more.
-    fn poison_if_sync_failed(&self, result: Result<(), PoolError>) -> Result<(), PoolError> {
+    /// After a failed sync the system may have dropped unwritten data. Nothing is guaranteed about this file any more.
+    pub(super) fn poison_if_sync_failed(&self, result: Result<(), PoolError>) -> Result<(), PoolError> {
         if let Err(PoolError::Sync(source)) = &result {
             self.sync_failure.get_or_init(|| copy_of(source));
             self.suspend_changes();
