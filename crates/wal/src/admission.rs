@@ -3,7 +3,7 @@
 //! Before anything is changed there are segments for a buffer of records beyond the end of the log, and for the undo of
 //! the open transactions: these can be rolled back on a full disk, by the process or by the recovery after it.
 
-use crate::{Log, LogError, device::Device, files::remove, primitive::Ordering};
+use crate::{Log, LogError, files::remove, primitive::Ordering};
 use std::iter;
 
 impl Log {
@@ -70,20 +70,11 @@ impl Log {
         self.prepare_to(self.end().0 + self.options().buffer_bytes / 4, true)
     }
 
-    /// Notes up to where segments are ready; nowhere, once it accepts nothing more.
-    pub(crate) fn note_prepared(&self, device: &Device) {
-        // SeqCst, here and in `end_with`: one of both sees what the other has done.
-        self.prepared.store(device.ready_end(), Ordering::SeqCst);
-        if self.has_failed.load(Ordering::SeqCst) {
-            self.prepared.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Whether [`admit`](Self::admit) would have to make segments, or the log accepts nothing more.
     #[inline]
     pub fn is_short(&self) -> bool {
         // Relaxed: a hint. What is reserved between this call and the caller's reservation is far less than a buffer.
-        self.needed() > self.prepared.load(Ordering::Relaxed)
+        self.needed() > self.prepared.end()
     }
 
     /// Keeps `more` additional bytes, and `fewer` bytes less, of the room that is [admitted](Self::admit) for

@@ -44,6 +44,7 @@ mod log;
 mod models;
 mod options;
 mod plant;
+mod prepared;
 mod previous_end;
 mod primitive;
 mod read_ahead;

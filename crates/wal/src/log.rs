@@ -20,6 +20,7 @@ use crate::{
     kept::Kept,
     lives::LogLives,
     plant::Bug,
+    prepared::Prepared,
     previous_end::PreviousEnd,
     primitive::{AtomicU64, Ordering, shared_words},
     ring::Ring,
@@ -76,7 +77,7 @@ pub struct Log {
     durable: AtomicU64,
     pub(crate) syncs: Syncs,
     /// Up to where there are segments, which are open as far as records may soon reach them.
-    pub(crate) prepared: AtomicU64,
+    pub(crate) prepared: Prepared,
     /// How much of that is kept for undoing transactions.
     pub(crate) for_undo: AtomicU64,
     /// Where the log began when it was opened.
@@ -173,7 +174,7 @@ impl Log {
             buffered: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
             syncs: Syncs::default(),
-            prepared: AtomicU64::new(lsn),
+            prepared: Prepared::new(lsn),
             for_undo: AtomicU64::new(0),
             begin: lsn,
             turn: Mutex::default(),
@@ -403,7 +404,7 @@ impl Log {
             let number = {
                 let mut device = lock(&self.device);
                 let opened = device.open_prepared();
-                self.note_prepared(&device);
+                self.prepared.note(device.ready_end());
                 if device.ready_end() >= to {
                     return Ok(());
                 }
@@ -487,7 +488,7 @@ impl Log {
             self.ended.notify_all();
         }
         // What has been written brings segments nearer.
-        self.note_prepared(&device);
+        self.prepared.note(device.ready_end());
         if self.wanted(end) > device.ready_end() {
             self.waiting.ask(Request::Segments);
         }
@@ -556,10 +557,10 @@ impl Log {
     }
 
     fn end_with(&self, failure: Failure) -> LogError {
-        // SeqCst: a thread that finds the failure finds this; and see `note_prepared`.
-        self.has_failed.store(true, Ordering::SeqCst);
+        // Release: a thread that finds the failure finds this.
+        self.has_failed.store(true, Ordering::Release);
         // What comes next must be admitted, and is refused.
-        self.prepared.store(0, Ordering::SeqCst);
+        self.prepared.end_for_good();
         let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
         self.syncs.hurry();

@@ -13,6 +13,7 @@
 
 use crate::{
     frame::{ALIGNMENT, FrameHeader, Kind, frame_bytes, seed},
+    prepared::Prepared,
     primitive::{RingBug, plant},
     ring::Ring,
 };
@@ -191,4 +192,22 @@ fn a_slow_thread_passes_no_frame_that_is_not_filled() {
             assert_eq!((ring.advance(), ring.frontier()), (5 * FRAME, 5 * FRAME));
         },
     );
+}
+
+#[test]
+fn nothing_is_ready_once_the_log_has_ended() {
+    check("models::nothing_is_ready_once_the_log_has_ended", &[RingBug::NoLookAtEnd], &[0, 5, 9], || {
+        let prepared = Arc::new(Prepared::new(5));
+        let maker = {
+            let prepared = prepared.clone();
+            thread::spawn(move || {
+                note(prepared.end());
+                prepared.note(9);
+                note(prepared.end());
+            })
+        };
+        prepared.end_for_good();
+        maker.join().unwrap();
+        assert_eq!(prepared.end(), 0);
+    });
 }

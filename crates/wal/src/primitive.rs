@@ -52,6 +52,8 @@ pub(crate) enum RingBug {
     NoLookAtRoom,
     /// An end is followed that belongs to a frame of a later lap.
     NoLookAtLap,
+    /// A thread that says what is ready does not look whether the log has ended.
+    NoLookAtEnd,
 }
 
 /// Whether this bug is planted.
