@@ -11,7 +11,7 @@ use crate::{
     page::{Flags, Head, OBJECT_BYTES_INLINE_MAX, granules_of},
     reference::{AnyRef, GRANULE_BYTES},
     roots::Roots,
-    state::ROOMY,
+    state::{LARGE_TRIES, ROOMY},
 };
 use std::collections::BTreeSet;
 use vellum_access::{BlobReference, NewLarge, read_large};
@@ -347,18 +347,27 @@ impl<'p, P: Pager> Change<'p, P> {
         }
         // The thread leaves its page, which may have room for other objects.
         if let Some(page) = own {
-            let has_room = self.copies.view(page)?.is_some_and(|view| view.free() >= ROOMY);
-            state.leave(directory, page, has_room);
+            let free = self.copies.view(page)?.map_or(0, |view| view.free());
+            state.leave(directory, page, free);
         }
-        while granules <= ROOMY
-            && let Some(page) = state.take_room(directory)?
-        {
+        let is_large = granules > ROOMY;
+        let tries = if is_large { LARGE_TRIES } else { usize::MAX };
+        for _ in 0..tries {
+            let Some(page) = state.take_room(directory, granules)? else { break };
             current.set(page, 0);
             if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
                 return Ok(reference);
             }
-            // What was noted is no longer so, or the room is in pieces.
-            state.leave(directory, page, false);
+            // What was noted is no longer so, or the room is in pieces. It may do for smaller objects.
+            let free = self.copies.view(page)?.map_or(0, |view| view.free());
+            let left = if !is_large {
+                0
+            } else if free < granules {
+                free
+            } else {
+                ROOMY
+            };
+            state.leave(directory, page, left);
         }
         let page = directory.make_page(self.heap.pager, state.generation())?;
         state.take_new(directory, page);
@@ -420,7 +429,7 @@ impl<'p, P: Pager> Change<'p, P> {
         for (page, before, after) in self.copies.changed() {
             // Also one that had as much room before, as it may have been left without a note.
             if after.free() >= ROOMY && after.free() > before.free() && own != Some(page) {
-                state.note_room(directory, page, before.free() < ROOMY);
+                state.note_room(directory, page, before.free(), after.free());
             }
         }
         Ok(true)

@@ -1,7 +1,7 @@
 //! State that the handles on a heap share in memory: hints, none of which need be right.
 
 use crate::{directory::Directory, error::ObjectError, page::ROOM};
-use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard, Ordering};
 use vellum_base::{PageId, Precedence};
@@ -9,6 +9,17 @@ use vellum_pool::{AppendHints, Pager};
 
 /// A page counts as having room when this many of its granules are free.
 pub(crate) const ROOMY: usize = ROOM / 2;
+
+/// How many pages are looked at for an object of more than half a page that may not fit, before it gets a new one.
+pub(crate) const LARGE_TRIES: usize = 8;
+
+/// Pages that have room are told apart by how much: half of a page, five eighths, and so on up to all of it.
+const CLASSES: usize = 5;
+
+/// How much room pages of a class have at least, as far as known.
+const fn bound(class: usize) -> usize {
+    ROOMY + (ROOM - ROOMY) * class / (CLASSES - 1)
+}
 
 /// The state that the handles on a heap share in memory.
 #[derive(Default)]
@@ -33,8 +44,10 @@ pub struct HeapState {
 /// handle on the heap is gone, nothing else leads to them.
 #[derive(Default)]
 struct Rooms {
-    /// The pages that may be taken, in this order.
-    waiting: VecDeque<PageId>,
+    /// The pages that may be taken, by classes, in this order. A page may also be in a class in which it was before.
+    waiting: [VecDeque<PageId>; CLASSES],
+    /// The class that is looked at next for an object that may not fit.
+    next: usize,
     /// These pages, and those that were taken.
     known: BTreeMap<PageId, Room>,
     /// The last page that was read from the directory.
@@ -45,7 +58,8 @@ struct Rooms {
 /// What is known of a page that has room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
-    Waiting,
+    /// It is in this class.
+    Waiting(usize),
     /// A thread allocates in it.
     Taken,
 }
@@ -69,28 +83,31 @@ impl HeapState {
         self.random.hash_one(self.generations.fetch_add(1, Ordering::Relaxed)) as u16
     }
 
-    /// Takes a page that has room, if one is known, for the calling thread to allocate in.
+    /// Takes a page that has room, if one is known, for the calling thread to allocate an object of so many granules in.
+    /// One of more than half a page may not fit.
     pub(crate) fn take_room<P: Pager>(
         &self,
         directory: Directory<'_, P>,
+        granules: usize,
     ) -> Result<Option<PageId>, ObjectError> {
         /// How many pages are read from the directory at once.
         const MANY: usize = 64;
-        let mut rooms = lock(&self.rooms);
+        let (mut rooms, mut has_read) = (lock(&self.rooms), false);
         loop {
-            if let Some(page) = rooms.waiting.pop_front() {
-                rooms.known.insert(page, Room::Taken);
+            if let Some(page) = rooms.take(granules) {
                 return Ok(Some(page));
             }
-            if rooms.is_exhausted {
-                return Ok(None);
+            // A large object does not wait until the whole directory has been read.
+            if rooms.is_exhausted || has_read && granules > ROOMY {
+                return Ok(rooms.take_any());
             }
+            has_read = true;
             let more = directory.rooms(PageId(rooms.last), MANY)?;
             match more.last() {
                 Some(last) => rooms.last = last.0,
                 None => rooms.is_exhausted = true,
             }
-            more.into_iter().for_each(|page| rooms.add(page));
+            more.into_iter().for_each(|page| rooms.add(page, ROOMY));
         }
     }
 
@@ -101,15 +118,15 @@ impl HeapState {
         let _ = directory.note_room(page);
     }
 
-    /// A thread leaves the page in which it has allocated, for others if it has room.
-    pub(crate) fn leave<P: Pager>(&self, directory: Directory<'_, P>, page: PageId, has_room: bool) {
+    /// A thread leaves the page in which it has allocated, for others if that has room.
+    pub(crate) fn leave<P: Pager>(&self, directory: Directory<'_, P>, page: PageId, free: usize) {
         let mut rooms = lock(&self.rooms);
         if rooms.known.get(&page) != Some(&Room::Taken) {
             return;
         }
         rooms.known.remove(&page);
-        if has_room {
-            rooms.add(page);
+        if free >= ROOMY {
+            rooms.add(page, free);
         } else {
             drop(rooms);
             // If the note stays, the page is tried once more.
@@ -117,19 +134,26 @@ impl HeapState {
         }
     }
 
-    /// Notes that a page, in which the calling thread does not allocate, has room, unless that is known; `is_news` says
-    /// that it had less a moment ago. This is a hint: if it cannot be noted, only space is lost.
-    pub(crate) fn note_room<P: Pager>(&self, directory: Directory<'_, P>, page: PageId, is_news: bool) {
+    /// Notes that so many granules of a page, in which the calling thread does not allocate, are free now, and how many were.
+    /// This is a hint: if it cannot be noted, only space is lost.
+    pub(crate) fn note_room<P: Pager>(
+        &self,
+        directory: Directory<'_, P>,
+        page: PageId,
+        before: usize,
+        free: usize,
+    ) {
         let mut rooms = lock(&self.rooms);
         match rooms.known.get(&page) {
             // Whoever took it may have lost sight of it: there are fewer hints than threads may be.
-            Some(Room::Taken) if is_news => drop(rooms.known.remove(&page)),
-            Some(_) => return,
+            Some(Room::Taken) if before < ROOMY => drop(rooms.known.remove(&page)),
+            Some(Room::Taken) => return,
+            Some(Room::Waiting(_)) => return rooms.add(page, free),
             None => {}
         }
         drop(rooms);
         if directory.note_room(page).is_ok() {
-            lock(&self.rooms).add(page);
+            lock(&self.rooms).add(page, free);
         }
     }
 
@@ -139,12 +163,43 @@ impl HeapState {
 }
 
 impl Rooms {
-    /// Lets threads take a page, unless it is known.
-    fn add(&mut self, page: PageId) {
-        if let Entry::Vacant(place) = self.known.entry(page) {
-            place.insert(Room::Waiting);
-            self.waiting.push_back(page);
+    /// Lets threads take a page that has so much room, unless that is known, or another thread has taken it.
+    fn add(&mut self, page: PageId, free: usize) {
+        let class = (0..CLASSES).rfind(|class| bound(*class) <= free).unwrap_or_default();
+        let is_news = match self.known.get(&page) {
+            // That it has less is found when it is taken.
+            Some(Room::Waiting(before)) => *before < class,
+            Some(Room::Taken) => false,
+            None => true,
+        };
+        if is_news && let Some(waiting) = self.waiting.get_mut(class) {
+            waiting.push_back(page);
+            self.known.insert(page, Room::Waiting(class));
         }
+    }
+
+    /// Takes a page that has room for an object. The fullest are taken first, and the others stay for larger objects.
+    fn take(&mut self, granules: usize) -> Option<PageId> {
+        (0..CLASSES).filter(|class| bound(*class) >= granules).find_map(|class| self.take_of(class))
+    }
+
+    /// Takes a page that may have more room than is known: changes that were not made had taken some of it.
+    fn take_any(&mut self) -> Option<PageId> {
+        (0..CLASSES).find_map(|_| {
+            self.next = (self.next + 1) % CLASSES;
+            self.take_of(self.next)
+        })
+    }
+
+    fn take_of(&mut self, class: usize) -> Option<PageId> {
+        let waiting = self.waiting.get_mut(class)?;
+        while let Some(page) = waiting.pop_front() {
+            if self.known.get(&page) == Some(&Room::Waiting(class)) {
+                self.known.insert(page, Room::Taken);
+                return Some(page);
+            }
+        }
+        None
     }
 }
 

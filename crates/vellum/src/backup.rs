@@ -6,7 +6,7 @@
 use crate::{
     Database, Error, Options, Recovery, Result,
     log_place::{self, LogPlace},
-    nested::{Mark, Work},
+    nested::{self, Mark, Work},
     unfinished::{Kind, Target},
 };
 use std::{io, path::Path, sync::Arc, time::SystemTime};
@@ -107,6 +107,7 @@ impl Database {
     }
 
     fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
+        nested::check(self.inner().durable.pool());
         let _mark = Mark::set(Work::Backup, &self.inner().nesting)?;
         let unfinished = target.make(&FileOptions::default(), &|| Ok(()))?;
         let mut quiet = |_| true;

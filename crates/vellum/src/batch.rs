@@ -251,13 +251,9 @@ impl Table {
         let tree = self.handle.tree();
         batch.run(tree, tasks, |number, (key, task), answer| {
             last.keep();
-            let is_nothing = matches!(
-                answer,
-                Ok(Answer::Value(_) | Answer::Written(Written::Refused) | Answer::Removed(false))
-            );
-            let request = (key.as_ref(), task);
-            // The tree is no longer that of the table, and may have been before the operation began.
-            if is_nothing && self.handle.was_replaced(tree.numbered_root()) {
+            let (is_value, request) = (matches!(answer, Ok(Answer::Value(_))), (key.as_ref(), task));
+            // The tree is no longer that of the table, and may have been before the operation began. A change finds that out.
+            if is_value && self.handle.was_replaced(tree.numbered_root()) {
                 let gone = Err(PoolError::Cancelled.into());
                 self.handle.settle(request, gone, |answer| visit(number, answer));
             } else {

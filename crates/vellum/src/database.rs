@@ -7,7 +7,7 @@ use crate::{
     handle::Handle,
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
-    nested::Nesting,
+    nested::{self, Nesting},
     shared::Inner,
     turns::Turns,
     verify::{self, Progress},
@@ -374,6 +374,7 @@ impl Database {
     /// something cannot be written, the previous checkpoint stays in force, and the call may be repeated; after a
     /// failed sync every further attempt fails.
     pub fn checkpoint(&self) -> Result<()> {
+        nested::check(self.inner.durable.pool());
         self.inner.require_log()?;
         Ok(self.inner.durable.checkpoint()?)
     }
@@ -385,6 +386,7 @@ impl Database {
     /// log cannot be written, it is unknown whether the last changes are durable, and no more changes are accepted; the
     /// answer is known once the database is opened again.
     pub fn sync(&self) -> Result<()> {
+        nested::check(self.inner.durable.pool());
         self.inner.require_log()?;
         Ok(self.inner.durable.sync()?)
     }

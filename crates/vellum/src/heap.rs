@@ -213,7 +213,7 @@ impl Heap {
     /// The heap, whose changes are not yet durable.
     #[inline(always)]
     fn core(&self) -> vellum_objects::Heap<'_, Pool> {
-        vellum_objects::Heap::open(self.handle.inner.durable.pool(), self.root, &self.state)
+        vellum_objects::Heap::open(self.handle.inner.pool(), self.root, &self.state)
     }
 
     /// Reads an object. In memory that costs a look at the state of its page, one at the object's first word, and

@@ -36,11 +36,13 @@ impl Storage {
         if self.marked_in_use.load(Ordering::Acquire) && !planted(Bug::MarkedTwice) {
             return Ok(());
         }
-        superblock.is_log_archived = superblock.archives_log;
         if let Some(log) = self.log() {
+            // A log that was removed must not be needed again.
+            log.check().map_err(PoolError::LogRefuses)?;
             // The map stays until a checkpoint has written the next one, for which there must be room. A file without a
             // map is still being created: if it grew before it says that it has a log, it could not be opened after a
             // crash.
+            superblock.is_log_archived = superblock.archives_log;
             let is_new = superblock.space_map.is_none();
             if !is_new {
                 self.keep_map_room([])?;
@@ -60,6 +62,7 @@ impl Storage {
             self.marked_in_use.store(true, Ordering::Release);
             return Ok(());
         }
+        superblock.is_log_archived = superblock.archives_log;
         // From here on the file may say "in use", whether or not this write succeeds.
         superblock.state = State::InUse;
         // Changes from now on have no LSN, so no incremental backup may build on a backup of the earlier state.

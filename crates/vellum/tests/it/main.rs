@@ -3,6 +3,7 @@
 //! What changes the whole process is a program of its own: planted bugs (`crash`), and how much memory there is
 //! (`resident_size`).
 
+mod after_close;
 mod archive_ends;
 mod archive_named;
 mod async_ranges;
@@ -28,6 +29,7 @@ mod freeing;
 mod full_files;
 mod full_log;
 mod full_undo;
+mod heap_room;
 mod heaps;
 mod histories;
 mod loading;

@@ -3,15 +3,23 @@
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vellum::{Database, Options, Table};
+use vellum::objects::{Heap, Persistent, Ref};
+use vellum::{BackupOptions, Database, Options, Table};
+use vellum_vm::SimulatedDisk;
 
 struct Place {
     _directory: tempfile::TempDir,
     database: Database,
     table: Table,
     other: Table,
+    heap: Heap,
+    number: Ref<Number>,
 }
+
+#[derive(Persistent)]
+struct Number(u64);
 
 fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
@@ -23,7 +31,9 @@ fn place() -> Place {
         other.put(key, [0]).unwrap();
         table.put(format!("large {key}"), vec![0; 100_000]).unwrap();
     }
-    Place { _directory: directory, database, table, other }
+    let heap = database.create_heap("h").unwrap();
+    let number = heap.allocate(&Number(0)).unwrap();
+    Place { _directory: directory, database, table, other, heap, number }
 }
 
 /// What a change said when it panicked.
@@ -52,6 +62,16 @@ fn every_use_inside_a_change_is_a_panic() {
         |place| drop(place.database.tables()),
         |place| drop(place.database.create_table("v")),
         |place| drop(place.database.table("u")),
+        |place| drop(place.database.checkpoint()),
+        |place| drop(place.database.sync()),
+        |place| {
+            let target = Arc::new(SimulatedDisk::new(1));
+            drop(place.database.backup_in(target, "backup", BackupOptions::default()));
+        },
+        |place| drop(place.heap.get(place.number)),
+        |place| drop(place.heap.update(place.number, |number: &mut Number| number.0 += 1)),
+        |place| drop(place.heap.allocate(&Number(1))),
+        |place| drop(place.heap.for_each::<Number>(|_| Ok(true))),
     ];
     for (number, use_it) in uses.iter().enumerate() {
         for key in ["a", "large a"] {

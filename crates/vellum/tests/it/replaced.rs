@@ -16,7 +16,7 @@ use std::{
     thread,
     time::Duration,
 };
-use vellum::{Answer, Database, Table, TableName};
+use vellum::{Answer, Database, Durability, Table, TableName, Task, Written};
 use vellum_vm::{Faults, SimulatedDisk};
 
 const KEYS: u64 = 2000;
@@ -92,6 +92,53 @@ fn no_read_finds_nothing_in_between() {
     assert!(missed.is_empty(), "{missed:?}");
     disk.heal();
     assert_clean(&database);
+}
+
+/// A change that is under way meets the next contents, which have the same keys: it does not find that there is none.
+#[test]
+fn no_change_under_way_finds_nothing_in_between() {
+    type Kind = fn(Vec<u8>) -> Task<Vec<u8>>;
+    let kinds: [Kind; 4] = [Task::Update, |_| Task::Remove, Task::Insert, |_| Task::Get];
+    for (number, kind) in kinds.into_iter().enumerate() {
+        for polls in 0..4 {
+            let options =
+                options().pool_bytes(256 << 10).log(polls % 2 == 0).durability(Durability::Deferred);
+            let database = Database::create_in(Arc::new(SimulatedDisk::new(1)), "data", &options).unwrap();
+            let table = database.create_table("table").unwrap();
+            let entries = || (0..1500_u64).map(|key| (key.to_be_bytes(), vec![1; 400]));
+            table.bulk_load(entries()).unwrap();
+            table.count(..).unwrap();
+            let mut submissions = table.submissions();
+            for key in (0..1500_u64).step_by(10) {
+                submissions.submit(key.to_be_bytes(), kind(vec![2; 400]), key);
+            }
+            (0..polls).for_each(|_| submissions.poll());
+            let transaction = database.begin().unwrap();
+            transaction.clear_table("table").unwrap();
+            transaction.bulk_load(&table, entries()).unwrap();
+            transaction.commit().unwrap();
+            // What was cleared is freed in the background, and its pages leave memory or are used again.
+            thread::sleep(Duration::from_millis(30));
+            let other = database.create_table("other").unwrap();
+            other.bulk_load((0..1500_u32).map(|key| (key.to_be_bytes(), [9; 300]))).unwrap();
+            table.count(..).unwrap();
+            while !submissions.is_empty() {
+                submissions.wait();
+                submissions.reap(|key, _, answer| {
+                    let is_right = matches!(
+                        (number, &answer),
+                        (0, Ok(Answer::Written(Written::Replaced)))
+                            | (1, Ok(Answer::Removed(true)))
+                            | (2, Ok(Answer::Written(Written::Refused)))
+                            | (3, Ok(Answer::Value(Some(_))))
+                    );
+                    assert!(is_right, "task {number} of {key} after {polls} polls: {answer:?}");
+                });
+            }
+            drop(submissions);
+            assert_clean(&database);
+        }
+    }
 }
 
 /// An entry that is there all the while is shown once, in both directions.

@@ -45,6 +45,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(())
     }
 
+    /// Checks that the tree had not been replaced when a record was looked for in vain: the tree may have been emptied, and
+    /// the next one has the record. Asked after the leaf has been validated.
+    ///
+    /// # Errors
+    /// If it has been replaced.
+    pub(in crate::tree) fn check_vain(&self) -> Result<(), Interrupt> {
+        if self.current.is_some_and(|current| !current.is(self.at)) {
+            return Err(PoolError::Cancelled.into());
+        }
+        Ok(())
+    }
+
     /// [`change`](Self::change) after [`check_root`](Self::check_root): a change that is wrapped in a `Result` and
     /// unwrapped is copied with its padding, in pieces that the processor cannot forward to each other.
     #[inline(always)]

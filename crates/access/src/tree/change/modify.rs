@@ -126,6 +126,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if !at.found {
             let checked = self.check(&at.leaf, key);
             at.leaf.validate()?;
+            self.check_vain()?;
             return Ok(checked.err().map_or(Modified::Nothing, Modified::Denied));
         }
         self.change_at(Latched::latch(at.leaf)?, (key, at.index), change)

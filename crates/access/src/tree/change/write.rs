@@ -411,6 +411,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Placed {
         let old = if found { self.old_blob(leaf.id(), leaf.view(), index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), index)) {
+            self.check_root()?;
             return Ok(Ok(Some(Written::Refused)));
         }
         if mode == Mode::Restore
@@ -476,6 +477,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let checked = self.check(&find.leaf, key);
         find.leaf.validate()?;
+        self.check_vain()?;
         Ok(checked.map(|()| true))
     }
 
@@ -491,10 +493,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         if !find.found {
             let checked = self.check(&find.leaf, key);
             find.leaf.validate()?;
+            self.check_vain()?;
             return Ok(checked.map(|()| None));
         }
         let leaf = Latched::latch(find.leaf)?;
         if expected.is_some_and(|expected| !expected.is_held(leaf.view(), find.index)) {
+            self.check_root()?;
             return Ok(Ok(None));
         }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
