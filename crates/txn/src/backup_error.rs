@@ -135,7 +135,7 @@ pub enum BackupError {
     )]
     Full,
     /// The caller has stopped it.
-    #[error("the backup was interrupted; nothing of it was kept")]
+    #[error("it was interrupted; nothing of it was kept")]
     Stopped,
 }
 

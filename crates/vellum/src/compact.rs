@@ -45,7 +45,7 @@ impl Database {
     ///
     /// Each pass examines every node of the tables, and only one thread compacts at a time. Open snapshots keep what
     /// they need, wherever it lies. Roots of tables are not moved, so a table that was created last, in a large file,
-    /// may keep the file from becoming shorter. A large value that is moved counts as stored again by its own
+    /// may keep the file from becoming shorter. Neither are pages of heaps, because references say where objects are. A large value that is moved counts as stored again by its own
     /// transaction: another transaction that changes the value may conflict, and a feed of changes reports it as
     /// replaced.
     ///

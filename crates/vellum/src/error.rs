@@ -98,7 +98,11 @@ pub enum Error {
     /// The directory of the log cannot be created or opened.
     #[error(
         "cannot make the directory {} for the log: {source}{}", path.display(),
-        match advice(source) { "" => "; this process must be allowed to make it", advice => advice }
+        match advice(source) {
+            "" if source.kind() == io::ErrorKind::NotADirectory => "; something else has this name: move it away",
+            "" => "; this process must be allowed to make it",
+            advice => advice,
+        }
     )]
     LogDirectory {
         /// Where it is, or should be.

@@ -61,8 +61,11 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         // What cannot be made durable is made again, and not taken for durable the next time.
         Ok(()) => sync_parent(path).inspect_err(|_| drop(std::fs::remove_dir(path))),
-        // A process that made it may have been killed before it was durable.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => sync_parent(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match path.is_dir() {
+            // A process that made it may have been killed before it was durable.
+            true => sync_parent(path),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        },
         Err(error) => Err(error),
     }
 }

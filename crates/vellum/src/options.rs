@@ -177,7 +177,8 @@ impl Options {
     ///
     /// Large values and bulk loads are written to the log, too. The database remembers that its log is archived: see
     /// [`end_log_archive`](Self::end_log_archive). If the log is archived again after it was not, the archive has a gap,
-    /// and nothing can be restored across that; a new backup makes a new start.
+    /// and nothing can be restored across that; a new backup makes a new start. A database that was changed without a log
+    /// meanwhile counts as another one, and needs another directory.
     #[must_use]
     pub fn log_archive(mut self, directory: impl AsRef<Path>) -> Self {
         let directory = DiskDirectory::new(directory.as_ref());

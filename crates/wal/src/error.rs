@@ -89,7 +89,8 @@ pub enum LogError {
     /// A part of the log that is needed is missing.
     #[error(
         "the log is needed from {from} on, and {}: the database was not closed, and its log belongs to it. Put the files of \
-         the log where they were, or restore the database from a backup",
+         the log where they were, by default a directory beside the database with `-log` after its name, or restore the database \
+         from a backup",
         if oldest.0 == 0 { "is not there".to_owned() } else { format!("begins at {oldest}") }
     )]
     Missing {

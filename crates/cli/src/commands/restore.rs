@@ -38,7 +38,7 @@ Examples:
 
 /// The arguments.
 #[derive(clap::Args)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, override_usage = "vellum restore [OPTIONS] <BACKUP>... <DATABASE>")]
 pub struct Arguments {
     /// A full backup, the increments that follow on it, and last the database to be made
     #[arg(required = true, num_args = 2.., value_names = ["BACKUP", "DATABASE"])]

@@ -146,8 +146,8 @@ impl BackupFile {
         }
         if !self.basis.knows_history() {
             return order(
-                "the former backup does not say to which history of the database it belongs, because it was made with, or of a \
-                 database last changed with, an earlier version of Vellum",
+                "the former backup does not say to which history of the database it belongs, because the database was \
+                 changed without a log before that, or by an earlier version of Vellum, or the backup was made with one",
             );
         }
         if !basis.continues(&self.basis, self.end()) || basis.redo() < self.basis.redo() {
