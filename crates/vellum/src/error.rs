@@ -96,12 +96,11 @@ pub enum Error {
         from: Lsn,
     },
     /// The directory of the log cannot be created or opened.
-    #[error(
-        "cannot make the directory {} for the log: {source}{}", path.display(),
-        match advice(source) {
-            "" if source.kind() == io::ErrorKind::NotADirectory => "; something else has this name: move it away",
-            "" => "; this process must be allowed to make it",
-            advice => advice,
+    #[error("cannot make the directory {} for the log: {source}{}", path.display(),
+        match (advice(source), source.kind()) {
+            ("", io::ErrorKind::NotADirectory) => "; something else has this name: move it away",
+            ("", _) => "; this process must be allowed to make it",
+            (advice, _) => advice,
         }
     )]
     LogDirectory {
@@ -372,8 +371,8 @@ pub enum ErrorKind {
     Conflict,
     /// A device or the system failed, or permission was denied.
     Io,
-    /// The log could not be written: whether the last changes are durable is unknown until the database is opened
-    /// again. Further changes are refused before they are made, with this error, too; reads go on.
+    /// The log could not be written: whether the last changes are durable is known once the database has been opened
+    /// again. Further changes are refused with it before they are made; reads go on.
     OutcomeUnknown,
 }
 
