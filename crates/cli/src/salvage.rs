@@ -4,6 +4,7 @@ use crate::{
     arguments::StoreArguments,
     failure::{Code, Failure, Result},
     size, store,
+    text::named,
 };
 use vellum::{LeftBy, Salvage, Scanned};
 
@@ -48,7 +49,10 @@ pub fn missing(salvage: &Salvage, name: &str, losses: &[String]) -> Failure {
     if losses.is_empty() {
         return store::no_such_table(salvage.database(), name, "");
     }
-    Failure::new(Code::Damaged, format!("the table {name:?} was not found in what is left of the database"))
+    Failure::new(
+        Code::Damaged,
+        format!("the table {} was not found in what is left of the database", named(name)),
+    )
 }
 
 /// How the pages of a damaged database were found.
@@ -64,14 +68,14 @@ fn found(scanned: &Scanned) -> String {
 
 /// Where something is lost.
 pub fn place(table: Option<&str>, after: Option<String>, upto: Option<String>) -> String {
-    let Some(table) = table else { return "database".to_owned() };
+    let Some(table) = table.map(named) else { return "database".to_owned() };
     match (after, upto) {
-        (Some(after), Some(upto)) if after == upto => format!("table {table:?}, key \"{after}\""),
-        (None, None) => format!("table {table:?}, all keys"),
+        (Some(after), Some(upto)) if after == upto => format!("table {table}, key \"{after}\""),
+        (None, None) => format!("table {table}, all keys"),
         (after, upto) => {
             let after = after.map_or(String::new(), |key| format!(" after \"{key}\""));
             let upto = upto.map_or(String::new(), |key| format!(" up to \"{key}\""));
-            format!("table {table:?}, keys{after}{upto}")
+            format!("table {table}, keys{after}{upto}")
         }
     }
 }

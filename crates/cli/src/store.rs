@@ -4,7 +4,7 @@ use crate::{
     arguments::{Change, General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
     signals, size,
-    text::escaped,
+    text::{escaped, named},
 };
 use rustix::fs::Access;
 use std::{
@@ -209,8 +209,9 @@ pub fn table(database: &Database, name: &str) -> Result<Table> {
 pub fn of_bytes(error: Error) -> Failure {
     match error {
         Error::TableTypes { name, stored: (key, value), .. } => Failure::usage(format!(
-            "the table {name:?} is one from {key} to {value}, and this command writes bytes, which might be neither; `vellum load \
-             --dump` writes such tables, from a dump, and programs do"
+            "the table {} is one from {key} to {value}, and this command writes bytes, which might be neither; `vellum load \
+             --dump` writes such tables, from a dump, and programs do",
+            named(&name)
         )),
         other => other.into(),
     }
@@ -222,20 +223,20 @@ pub fn no_such_table(database: &Database, name: &str, advice: &str) -> Failure {
         Ok(tables) => tables,
         Err(error) => return error.into(),
     };
-    let names: Vec<String> = tables.iter().map(|table| format!("{:?}", table.name)).collect();
+    let names: Vec<String> = tables.iter().map(|table| named(&table.name)).collect();
     let there_are = match names.as_slice() {
         [] => "the database has no tables yet; `vellum put` and `vellum import` create them".to_owned(),
         [only] => format!("the only one is {only}{advice}"),
         several => format!("there are {}{advice}", several.join(", ")),
     };
-    Failure::no(format!("there is no table {name:?} in {}: {there_are}", shown(database.path())))
+    Failure::no(format!("there is no table {} in {}: {there_are}", named(name), shown(database.path())))
 }
 
 /// The failure for a key that a cursor has shown and a search does not find. No process changes the database meanwhile.
 pub fn not_found_again(key: &[u8], table: &str) -> Failure {
-    let key = escaped(key);
+    let (key, table) = (escaped(key), named(table));
     let message = format!(
-        "the key \"{key}\" is in the table {table:?}, and is not found from its root: the table is damaged; `vellum verify` tells where"
+        "the key \"{key}\" is in the table {table}, and is not found from its root: the table is damaged; `vellum verify` tells where"
     );
     Failure::new(Code::Damaged, message)
 }

@@ -52,6 +52,11 @@ pub fn escaped(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&Form::Escaped.encode(bytes)).into_owned()
 }
 
+/// The name of a table or heap in a message: as arguments take it, in quotes.
+pub fn named(name: &str) -> String {
+    format!("\"{}\"", escaped(name.as_bytes()))
+}
+
 /// The name of a table in an argument: with escapes, as results show it.
 ///
 /// # Errors

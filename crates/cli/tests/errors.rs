@@ -87,6 +87,16 @@ fn commands_that_make_no_sense_are_refused_before_anything_is_done() {
     assert_eq!(place.run(&["get", "d", "k"]).ok(), "v");
 }
 
+/// Messages name tables as arguments do.
+#[test]
+fn names_of_tables_have_the_escapes_that_arguments_have() {
+    let place = Place::new();
+    place.run(&["put", "d", "key", "value", "--table", r"a\x01b"]).ok();
+    place.run(&["get", "d", "other", "--table", r"a\x01b"]).fails(1, &[r#"in table "a\x01b" of"#]);
+    place.run(&["get", "d", "key", "--table", "c"]).fails(1, &[r#"the only one is "a\x01b""#]);
+    place.run(&["drop-table", "d", r"a\x01b"]).fails(2, &[r#"all entries of the table "a\x01b" for good"#]);
+}
+
 #[test]
 fn errors_are_objects_for_programs() {
     let place = Place::new();

@@ -91,7 +91,10 @@ impl Database {
         record.expect_table(name)?;
         let root = record.root;
         let is_changed = self.inner().writers.any(root, |_| true);
-        if is_changed || open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
+        let is_read_only = self.inner().pool().is_read_only();
+        if !is_read_only
+            && (is_changed || open.get(&root).is_some_and(|table| self.inner().handles(table) > 0))
+        {
             return undone.and(Err(Error::TableInUse { name: name.to_owned() }));
         }
         drop(open);

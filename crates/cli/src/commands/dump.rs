@@ -7,7 +7,7 @@ use crate::{
     output::Output,
     progress::remark,
     salvage, size, store,
-    text::{Encoder, Form, Target, escaped, table_name},
+    text::{Encoder, Form, Target, escaped, named, table_name},
 };
 use std::io::Write as _;
 use vellum::{Database, Piece, Salvage, TableInformation};
@@ -61,8 +61,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         && let Some(heap) = database.heaps()?.first()
     {
         return Err(Failure::usage(format!(
-            "the database has the heap of objects {heap:?}, which a dump cannot hold: dump tables by their names (`--table`), or \
-             take a backup"
+            "the database has the heap of objects {}, which a dump cannot hold: dump tables by their names (`--table`), or \
+             take a backup",
+            named(heap)
         )));
     }
     for table in database.tables()? {
@@ -147,7 +148,7 @@ impl Dump {
             remark(false, format_args!("lost: {message}"));
         };
         losses.into_iter().for_each(&mut tell);
-        missing.iter().for_each(|name| tell(format!("the table {name:?}, which was not found")));
+        missing.iter().for_each(|name| tell(format!("the table {}, which was not found", named(name))));
         let nameless: Vec<&str> = salvage.nameless().collect();
         let described = salvage.described();
         self.out.line(FIRST)?;
@@ -156,7 +157,8 @@ impl Dump {
             // That of tables without names has been told.
             if known.is_none() && !nameless.contains(&name.as_str()) {
                 tell(format!(
-                    "table {name:?}: its types, and whether it keeps versions; it is dumped as one from bytes to bytes that does"
+                    "table {}: its types, and whether it keeps versions; it is dumped as one from bytes to bytes that does",
+                    named(name)
                 ));
             }
             self.begin_table(&salvaged_table(name, known))?;
@@ -166,7 +168,7 @@ impl Dump {
             for heap in salvage.heaps() {
                 remark(
                     false,
-                    format_args!("left out: the heap of objects {heap:?}, which a dump cannot hold"),
+                    format_args!("left out: the heap of objects {}, which a dump cannot hold", named(&heap)),
                 );
             }
         }

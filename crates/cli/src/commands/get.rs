@@ -5,7 +5,7 @@ use crate::{
     failure::{Failure, Result},
     output::Output,
     store,
-    text::{Encoder, Form, Target, escaped},
+    text::{Encoder, Form, Target, escaped, named},
 };
 use std::{
     ffi::OsString,
@@ -76,8 +76,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 /// The failure that a key does not exist.
 pub fn no_such_key(key: &[u8], table: &str, database: &Path) -> Failure {
     Failure::no(format!(
-        "there is no key {} in table {table:?} of {}; `vellum scan` lists the keys that there are",
+        "there is no key {} in table {} of {}; `vellum scan` lists the keys that there are",
         escaped(key),
+        named(table),
         shown(database)
     ))
 }

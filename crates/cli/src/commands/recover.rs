@@ -5,7 +5,7 @@ use crate::{
     failure::{Code, Failure, Result, verdict},
     output::Output,
     salvage, size, store,
-    text::escaped,
+    text::{escaped, named},
 };
 use serde::Serialize;
 use std::fmt::Display;
@@ -150,9 +150,9 @@ fn report(arguments: &Arguments, general: &General) -> Result {
             }
             Ok(None) => {
                 let what = "it cannot be examined, because it is not known which pages belong together";
-                tell(None, (None, None), format!("heap {name:?}: {what}"))?;
+                tell(None, (None, None), format!("heap {}: {what}", named(name)))?;
             }
-            Err(error) => tell(None, (None, None), format!("heap {name:?}: {error}"))?,
+            Err(error) => tell(None, (None, None), format!("heap {}: {error}", named(name)))?,
         }
     }
     if lost == 0 && !general.json {

@@ -7,7 +7,7 @@ use crate::{
     output::Output,
     progress::remark,
     salvage, store,
-    text::{Encoder, Form, Target, escaped},
+    text::{Encoder, Form, Target, escaped, named},
 };
 use std::{ffi::OsString, io::Write as _, ops::Bound};
 use vellum::{Cursor, Piece, Prefix, Table};
@@ -163,8 +163,11 @@ fn print_salvaged(arguments: &Arguments, form: Form) -> Result {
     })?;
     let judgement = match lost {
         0 if losses.is_empty() => Ok(()),
-        0 => Err(format!("the database is damaged; all of the table {name:?} that was found was printed")),
-        _ => Err(format!("part of the table {name:?} is lost; what could be read was printed")),
+        0 => Err(format!(
+            "the database is damaged; all of the table {} that was found was printed",
+            named(name)
+        )),
+        _ => Err(format!("part of the table {} is lost; what could be read was printed", named(name))),
     };
     verdict(out.finish(), judgement.map_err(|message| Failure::new(Code::Damaged, message)))
 }

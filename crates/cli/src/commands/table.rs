@@ -5,7 +5,7 @@ use crate::{
     failure::{Failure, Result},
     output::{Output, shell_path},
     store,
-    text::{escaped, table_name},
+    text::{escaped, named, table_name},
 };
 use serde_json::json;
 use vellum::{Database, Error};
@@ -94,9 +94,9 @@ fn remove(
 ) -> Result {
     let Removal { target, table, yes } = arguments;
     if !yes {
-        let path = shell_path(&target.store.database);
+        let (path, table) = (shell_path(&target.store.database), named(table));
         return Err(Failure::usage(format!(
-            "{command} removes all entries of the table {table:?} for good; repeat it with --yes if that is meant \
+            "{command} removes all entries of the table {table} for good; repeat it with --yes if that is meant \
              (`vellum tables {path} --sizes` tells what is in it)"
         )));
     }

@@ -4,7 +4,7 @@
 use crate::support::{assert_clean, assert_conflict, options};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use vellum::{Database, Error, IsolationLevel, Table, TableName, Transaction, TransactionOptions};
+use vellum::{Database, Error, ErrorKind, IsolationLevel, Table, TableName, Transaction, TransactionOptions};
 use vellum_vm::SimulatedDisk;
 
 const NUMBERS: TableName<u32, str> = TableName::new("numbers");
@@ -503,4 +503,16 @@ fn random_histories_are_those_of_a_model_also_through_crashes() {
         println!("seed {seed}");
         history(seed, 300);
     }
+}
+
+#[test]
+fn a_read_only_database_says_so_when_a_table_is_dropped_that_is_open() {
+    let disk = SimulatedDisk::new(1);
+    let mut database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    database.create_table("table").unwrap();
+    database.close_in_place().unwrap();
+    drop(database);
+    let database = Database::open_in(Arc::new(disk), "data", &options().read_only(true)).unwrap();
+    let _table = database.table("table").unwrap();
+    assert_eq!(database.drop_table("table").unwrap_err().kind(), ErrorKind::ReadOnly);
 }
