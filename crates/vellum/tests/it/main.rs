@@ -56,6 +56,7 @@ mod salvage;
 mod scanned;
 mod schema;
 mod serializable;
+mod sessions;
 mod sharing;
 mod single_operations;
 mod spill;
