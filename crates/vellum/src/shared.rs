@@ -369,7 +369,7 @@ impl Inner {
     /// put into the tree.
     ///
     /// # Errors
-    /// Those of the last attempt; if a transaction cannot be rolled back, why.
+    /// Those of the last attempt; instead of a conflict, why a transaction cannot be rolled back.
     #[cold]
     pub(crate) fn try_again<T>(&self, table: &OpenTable, attempt: impl Fn() -> Result<T>) -> Result<T> {
         const PAUSE: Duration = Duration::from_micros(20);
@@ -379,7 +379,7 @@ impl Inner {
             let owner = table.owner();
             let error = match attempt() {
                 Err(error @ Error::Conflict { .. }) => error,
-                Err(error) => return undone.and(Err(error)),
+                // Whatever could not be rolled back is not what is in the way: the table is gone, for example.
                 done => return done,
             };
             // What it has committed is seen already.
