@@ -233,7 +233,8 @@ impl Backup {
     /// Notes in a database, which nobody has open, that this backup was made of it. Do so after a backup of a database that
     /// was opened [read-only](Options::read_only): increments can be based on it then, however often the database is opened for changes.
     /// Without that, they can be until it has been opened and changed 237 times. Changes nothing if the backup is of another
-    /// database. No increment can be based on a backup of a database that had been changed without a log and not with one since.
+    /// database. No increment can be based on a backup of a database that had been changed without a log, and not with one
+    /// since.
     ///
     /// # Errors
     /// If the database is open, may not be changed, is damaged, or is none.
