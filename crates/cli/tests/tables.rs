@@ -132,9 +132,7 @@ fn what_is_missing_is_refused_and_created_by_none_of_them() {
 #[test]
 fn the_names_that_are_printed_are_taken_back() {
     let place = Place::new();
-    for (argument, bytes) in
-        [(r"a\\b", r"a\b"), (r"line\nbreak\x1b", "line\nbreak\u{1b}"), ("größe", "größe")]
-    {
+    for argument in [r"a\\b", r"line\nbreak\x1b", "größe"] {
         place.run(&["put", "d", "k", "v", "--table", argument]).ok();
         let listed = place.run(&["tables", "d"]).ok();
         assert_eq!(listed.trim_end_matches('\n'), argument);
@@ -143,7 +141,7 @@ fn the_names_that_are_printed_are_taken_back() {
         assert_eq!(place.run(&["get", "d", "k", "--table", argument]).ok(), "v");
         assert!(place.run(&["dump", "d", "--table", argument]).ok().contains("k\tv\n"));
         let run = place.run(&["get", "d", "k", "--table", "none"]);
-        assert!(run.err.contains(&format!("{bytes:?}")), "{}", run.err);
+        assert!(run.err.contains(&format!("\"{argument}\"")), "{}", run.err);
         place.run(&["clear-table", "d", argument, "-y"]).ok();
         let renamed = place.run(&["rename-table", "d", argument, r"\\new"]).err;
         assert_eq!(renamed, format!("renamed {argument} to \\\\new\n"));
