@@ -13,6 +13,7 @@
 //!   and `compactions`; the others are not there then;
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
+//! - `passing`: an operation of the disk fails, and the disk is well again when the step is over that it was in;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
 //! - `full_from`: disks that are full from any operation on;
 //! - `kills`: processes that are killed for good, on a real disk, at any moment;
@@ -49,6 +50,8 @@ mod model;
 #[cfg(not(shuttle))]
 mod numbered;
 mod open;
+#[cfg(not(shuttle))]
+mod passing;
 mod planted;
 #[cfg(not(shuttle))]
 mod restores;
