@@ -92,6 +92,24 @@ fn files_that_end_within_a_sector_are_read_to_their_ends() {
 }
 
 #[test]
+fn a_log_that_is_elsewhere_is_put_back_and_nothing_is_lost() {
+    let place = Place::new();
+    crashed(&place, "d");
+    std::fs::rename(place.path("d-log"), place.path("away")).unwrap();
+    let report = ["recover", "d", "--report"];
+    place.run(&report).fails(3, &["damaged without its log", "Put the log where it was"]);
+    place.write("d-log", b"notes");
+    for command in [&["get", "d", "b1"][..], &["put", "d", "k", "v"]] {
+        place.run(command).fails(6, &["something else has", "move it away"]);
+    }
+    place.run(&report).fails(3, &["damaged without its log", "Put the log where it was"]);
+    std::fs::remove_file(place.path("d-log")).unwrap();
+    std::fs::rename(place.path("away"), place.path("d-log")).unwrap();
+    assert!(place.run(&report).ok().contains("all of whose entries can be read"));
+    assert_eq!(place.run(&["get", "d", "b1"]).ok(), "v");
+}
+
+#[test]
 fn a_log_that_may_not_be_read_is_not_damaged() {
     let place = Place::new();
     crashed(&place, "d");

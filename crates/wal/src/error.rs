@@ -133,6 +133,9 @@ fn advice_about(action: &str, source: &io::Error) -> &'static str {
         "" if action.starts_with("remove") => {
             ". Nothing is lost: the next opening of the database removes what is left"
         }
+        "" if source.kind() == io::ErrorKind::NotADirectory => {
+            "; something else has the name of the log's directory: move it away, and put the directory where it was"
+        }
         advice => advice,
     }
 }

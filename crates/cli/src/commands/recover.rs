@@ -66,6 +66,9 @@ struct Lost {
     message: String,
 }
 
+/// How a database was left whose log is needed, and is not there or cannot be read.
+const WITHOUT_LOG: &str = "crash_without_log";
+
 /// Recovers a database, or reports.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     if arguments.report { report(arguments, general) } else { recover(arguments, general) }
@@ -93,7 +96,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     let mut lost = 0;
     let left = match salvage.left_by() {
         LeftBy::Crash(recovery) => ("crash", Some(*recovery)),
-        LeftBy::CrashWithoutLog(_) => ("crash_without_log", None),
+        LeftBy::CrashWithoutLog(_) => (WITHOUT_LOG, None),
         LeftBy::Unknown { .. } => ("unknown", None),
         _ => ("closing", None),
     };
@@ -166,20 +169,24 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         }
     }
     let path = shown(&arguments.target.store.database);
-    verdict(out.finish(), judge(lost, damaged, &path))
+    verdict(out.finish(), judge(lost, damaged, left.0 == WITHOUT_LOG, &path))
 }
 
-fn judge(lost: usize, damaged_superblocks: usize, path: &dyn Display) -> Result {
-    match (lost, damaged_superblocks) {
+fn judge(lost: usize, damaged_superblocks: usize, lacks_log: bool, path: &dyn Display) -> Result {
+    let what = match (lost, damaged_superblocks) {
         (0, 0) => return Ok(()),
         (0, _) => return Err(one_superblock(path)),
-        _ => {}
-    }
+        _ if lacks_log => {
+            "was not closed, and is damaged without its log; it was not changed. Put the log where it was: then nothing is lost. If \
+             the log is gone, restore the database from a backup"
+        }
+        _ => "is damaged, and was not changed. Restore it from a backup",
+    };
     Err(Failure::new(
         Code::Damaged,
         format!(
-            "{path} is damaged, and was not changed. Restore it from a backup; `vellum dump {path} --salvage` prints what is \
-             left of its tables, and `vellum load --dump` stores that in a new database"
+            "{path} {what}; `vellum dump {path} --salvage` prints what is left of its tables, and `vellum load --dump` stores \
+             that in a new database"
         ),
     ))
 }
