@@ -233,6 +233,27 @@ fn what_has_the_name_of_an_unfinished_file_is_left_alone() {
 }
 
 #[test]
+fn a_process_that_may_have_few_files_open_is_told_that_and_leaves_nothing() {
+    let place = Place::new();
+    filled(&place);
+    let program = env!("CARGO_BIN_EXE_vellum");
+    let mut codes = Vec::new();
+    // From one with which the database can be looked at to one with which all can be done.
+    for files in 6..=16 {
+        let name = format!("backup-{files}");
+        let run = place.shell(&format!("ulimit -n {files}; exec {program} backup d {name}"));
+        codes.push(run.code);
+        let is_whole = run.code == Some(0) || run.err.contains("is there and whole");
+        assert_eq!(place.path(&name).exists(), is_whole, "{files}: {run:?}");
+        if run.code != Some(0) {
+            run.fails(6, &["Too many open files"]);
+        }
+        assert!(!place.path(&format!("{name}.unfinished")).exists(), "{files}");
+    }
+    assert!(codes.contains(&Some(6)) && codes.contains(&Some(0)), "{codes:?}");
+}
+
+#[test]
 fn what_is_damaged_is_named_and_the_rest_is_saved() {
     let place = Place::new();
     filled(&place);

@@ -186,7 +186,7 @@ impl Target {
         } else if !is_named_twice(&*file, self.kind).map_err(read_error)? {
             return Err(self.unfinished_exists());
         }
-        if has_its_name(&*file) {
+        if has_its_name(&*file).map_err(|error| self.kind.write_error(error))? {
             self.directory.remove(&name).map_err(|error| self.kind.write_error(error))?;
         }
         Ok(())
@@ -219,7 +219,7 @@ impl<'t> Unfinished<'t> {
     /// file stays.
     pub fn finish(mut self) -> Result<()> {
         let target = self.target;
-        if !has_its_name(&*self.file) {
+        if !has_its_name(&*self.file).map_err(|error| target.kind.write_error(error))? {
             let source = io::Error::other(format!(
                 "{} was moved or removed while it was made",
                 target.shown_unfinished().display()
@@ -247,7 +247,7 @@ impl Drop for Unfinished<'_> {
         if self.is_finished || self.clean.as_ref().is_some_and(|clean| clean().is_err()) {
             return;
         }
-        if has_its_name(&*self.file) {
+        if has_its_name(&*self.file).unwrap_or(false) {
             // If that fails, the next attempt removes it.
             let _ = self.target.directory.remove(&unfinished(&self.target.name));
         }
@@ -297,9 +297,9 @@ fn first_page(file: &dyn File) -> io::Result<AlignedBuffer> {
 }
 
 /// Whether a file is still what its name stands for. It may have been moved, and another file may have that name.
-fn has_its_name(file: &dyn File) -> bool {
-    let path = file.description().path;
-    path.is_none_or(|path| named(&path, file).is_ok_and(|named| named == Named::Itself))
+fn has_its_name(file: &dyn File) -> io::Result<bool> {
+    let Some(path) = file.description().path else { return Ok(true) };
+    Ok(named(&path, file)? == Named::Itself)
 }
 
 fn is_open_error(error: &VmError, kind: io::ErrorKind) -> bool {

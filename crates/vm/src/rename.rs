@@ -4,6 +4,8 @@ use crate::File;
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -29,10 +31,10 @@ pub enum Named {
 pub fn named(path: &Path, file: &dyn File) -> io::Result<Named> {
     let Some(about) = about(file)? else { return Ok(Named::Itself) };
     match fs::symlink_metadata(path) {
-        Ok(there) if (there.dev(), there.ino()) == (about.dev(), about.ino()) => Ok(Named::Itself),
+        Ok(there) if (there.dev(), there.ino()) == (about.st_dev, about.st_ino) => Ok(Named::Itself),
         Ok(_) => Ok(Named::Another),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(if about.nlink() > 0 { Named::Moved } else { Named::Removed })
+            Ok(if about.st_nlink > 0 { Named::Moved } else { Named::Removed })
         }
         Err(error) => Err(error),
     }
@@ -43,12 +45,19 @@ pub fn named(path: &Path, file: &dyn File) -> io::Result<Named> {
 /// # Errors
 /// The errors of the file system.
 pub fn has_other_names(file: &dyn File) -> io::Result<bool> {
-    Ok(about(file)?.is_some_and(|about| about.nlink() > 1))
+    Ok(about(file)?.is_some_and(|about| about.st_nlink > 1))
 }
 
-fn about(file: &dyn File) -> io::Result<Option<fs::Metadata>> {
+/// What the system knows of an open file. It takes no other descriptor, of which there may be none left.
+fn about(file: &dyn File) -> io::Result<Option<libc::stat>> {
     let Some(descriptor) = file.descriptor() else { return Ok(None) };
-    fs::File::from(descriptor.try_clone_to_owned()?).metadata().map(Some)
+    let mut about = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the descriptor is open as long as it is borrowed, and there is room for the result.
+    if unsafe { libc::fstat(descriptor.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has written it.
+    Ok(Some(unsafe { about.assume_init() }))
 }
 
 /// Renames a file, and fails if anything has the new name. Both are one step where the file system can do that. On others
