@@ -4,7 +4,10 @@ use crate::{
     failure::{Failure, Result},
     signals, store,
 };
-use rustix::fs::{FsWord, OFlags, StatFs};
+use rustix::{
+    fs::{FsWord, OFlags, StatFs},
+    io::Errno,
+};
 use std::{
     fs::{File, Metadata, OpenOptions},
     io::{self, Read},
@@ -37,6 +40,13 @@ pub enum Found {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// A file or directory for which the system has nothing left to read it with.
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// What is used up.
+        error: io::Error,
     },
     /// A file or directory that is left out on purpose although one would expect it.
     Skipped {
@@ -93,7 +103,7 @@ impl Tree<'_> {
         for entry in entries {
             let found = match entry {
                 Ok(entry) => self.look_at(&entry),
-                Err(error) => Some(unreadable(&error, self.root)),
+                Err(error) => Some(unreadable(error, self.root)),
             };
             if found.is_some_and(|found| !visit(found)) {
                 return;
@@ -129,13 +139,32 @@ impl Tree<'_> {
     }
 }
 
-fn unreadable(error: &walkdir::Error, root: &Path) -> Found {
+fn unreadable(error: walkdir::Error, root: &Path) -> Found {
     let path = error.path().unwrap_or(root).to_owned();
-    let reason = match error.io_error() {
-        Some(error) => error.to_string(),
-        None => error.to_string(),
-    };
-    Found::Unreadable { path, reason }
+    let reason = error.io_error().map_or_else(|| error.to_string(), io::Error::to_string);
+    match error.into_io_error() {
+        Some(error) if is_used_up(&error) => Found::Refused { path, error },
+        _ => Found::Unreadable { path, reason },
+    }
+}
+
+/// Whether an error of reading a file says nothing about the file: this process or the system has no descriptors or no
+/// memory left, and would read no other file either.
+pub fn is_used_up(error: &io::Error) -> bool {
+    const USED_UP: [Errno; 3] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|error| USED_UP.contains(&error))
+}
+
+/// The failure for what cannot be read because of such an error.
+pub fn used_up(error: &io::Error) -> Failure {
+    let failure = Failure::io("read it", error);
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => failure.and(
+            "This process may have no more files open: raise that limit (`ulimit -n`, RLIMIT_NOFILE), or use fewer --threads",
+        ),
+        Some(Errno::NFILE) => failure.and("This system may have no more files open: close other programs"),
+        _ => failure,
+    }
 }
 
 /// The file systems that contain only the kernel's state.

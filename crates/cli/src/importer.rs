@@ -1,7 +1,8 @@
 //! Storing the files of a directory tree in a table, by several threads.
 //!
 //! A file that changes while it is read is read again; one that cannot be read, or changes each time, is reported and
-//! skipped, and what was stored of it earlier stays. A change of a file shows in its length and the time of its last change; a second change within one tick of the file system's clock
+//! skipped, and what was stored of it earlier stays. Where the process has no descriptors or no memory left to read with,
+//! the import ends: it would skip all that follows. A change of a file shows in its length and the time of its last change; a second change within one tick of the file system's clock
 //! that keeps the length is not noticed. Any error of the database ends the import.
 
 use crate::{
@@ -147,6 +148,7 @@ impl Shared<'_> {
         match found {
             Found::File(job) => return give(job),
             Found::Unreadable { path, reason } => self.omit(Omission::Unreadable, &path, &reason),
+            Found::Refused { path, error } => self.stop(cannot_be_stored(files::used_up(&error), &path)),
             Found::Skipped { path, reason } => self.omit(Omission::Skipped, &path, reason),
         }
         true
@@ -186,7 +188,7 @@ impl Shared<'_> {
                 Err(Trouble::Changed(how)) => change = how,
                 Err(Trouble::Omitted(omission, reason)) => return self.omit(omission, &job.path, &reason),
                 Err(Trouble::Fatal(failure)) => {
-                    return self.stop(failure.after(format_args!("cannot store {}", shown(&job.path))));
+                    return self.stop(cannot_be_stored(failure, &job.path));
                 }
             }
         }
@@ -233,6 +235,10 @@ impl Shared<'_> {
     }
 }
 
+fn cannot_be_stored(failure: Failure, path: &Path) -> Failure {
+    failure.after(format_args!("cannot store {}", shown(path)))
+}
+
 fn cannot_store(error: vellum::Error) -> Failure {
     let is_crowded = error.kind() == ErrorKind::OutOfMemory;
     let failure = Failure::from(error);
@@ -242,6 +248,9 @@ fn cannot_store(error: vellum::Error) -> Failure {
 fn cannot_read(error: io::Error) -> Trouble {
     if error.kind() == io::ErrorKind::NotFound {
         return Trouble::Omitted(Omission::Skipped, "it was removed before it could be read".to_owned());
+    }
+    if files::is_used_up(&error) {
+        return Trouble::Fatal(files::used_up(&error));
     }
     Trouble::Omitted(Omission::Unreadable, error.to_string())
 }

@@ -74,6 +74,29 @@ fn an_import_goes_on_with_the_threads_that_there_are() {
 }
 
 #[test]
+fn an_import_that_may_open_no_more_files_fails_and_omits_none() {
+    let place = Place::new();
+    for number in 0..8 {
+        place.write(&format!("tree/{number}/deep/file"), "contents");
+    }
+    let program = env!("CARGO_BIN_EXE_vellum");
+    let mut codes = Vec::new();
+    // From one with which the database can be opened to one with which the tree can be read.
+    for files in 8..=24 {
+        let command = format!("import d{files} tree --threads 2 -q");
+        let run = place.shell(&format!("ulimit -n {files}; exec {program} {command}"));
+        assert!(!run.err.contains("unreadable"), "{files}: {}", run.err);
+        codes.push(run.code);
+        if run.code == Some(0) {
+            assert!(String::from_utf8_lossy(&run.out).starts_with("imported 8 files"), "{files}: {run:?}");
+        } else {
+            run.fails(6, &["ulimit -n"]);
+        }
+    }
+    assert!(codes.contains(&Some(6)) && codes.contains(&Some(0)), "{codes:?}");
+}
+
+#[test]
 fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
     let place = Place::new();
     place.write("tree/good", "good");

@@ -28,7 +28,7 @@ Its own files, its log and the archive of that (`--archive`) are left out.
 
 A file that cannot be read is reported and passed over, and so is one that is larger than 1 GiB or whose key \
 would be longer than 1024 bytes. A file that changes while it is being read is read again, and passed over if it changes each time. What an earlier \
-import stored of a file that is passed over stays. Ctrl-C ends the import \
+import stored of a file that is passed over stays. If no more files can be opened, or memory is used up, the import ends. Ctrl-C ends the import \
 and closes the database: what was imported until then stays.
 
 Examples:
