@@ -204,6 +204,28 @@ fn one_damaged_superblock_is_no_loss_and_is_mended() {
 }
 
 #[test]
+fn damage_with_which_nothing_is_lost_is_reported() {
+    let place = Place::new();
+    let value = place.write("value", vec![b'v'; 5000]);
+    place.run(&["put", "d", "k", "--file", value.to_str().unwrap()]).ok();
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    // Behind the header of its two pages; what follows its checksum means nothing.
+    let at = bytes.windows(5000).position(|window| window.iter().all(|byte| *byte == b'v')).unwrap();
+    bytes[at - 32 + 8191] ^= 1;
+    place.write("d", &bytes);
+    place.run(&["verify", "d"]).fails(3, &["1 problem"]);
+    assert_eq!(place.run(&["get", "d", "k"]).out, [b'v'; 5000]);
+    let run = place.run(&["recover", "d", "--report"]);
+    let said = String::from_utf8_lossy(&run.out);
+    assert!(said.contains("damaged: table \"main\": page") && said.contains("all of whose"), "{said}");
+    run.fails(3, &["is damaged, and was not changed"]);
+    let run = place.run(&["recover", "d", "--report", "--json"]);
+    assert!(String::from_utf8_lossy(&run.out).contains("\"kind\":\"damaged\""), "{run:?}");
+    run.fails(3, &[]);
+    place.run(&["dump", "d", "--salvage"]).ok();
+}
+
+#[test]
 fn damage_shows_in_the_exit_code_also_if_nothing_reads_what_is_printed() {
     let place = Place::new();
     let lines: String = (0..2000).map(|number| format!("key{number:04}\tvalue {number}\n")).collect();

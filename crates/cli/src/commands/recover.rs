@@ -9,7 +9,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::fmt::Display;
-use vellum::{LeftBy, Piece, Recovery};
+use vellum::{LeftBy, Piece, Problem, Recovery, Salvage};
 use vellum_base::shown;
 
 const HELP: &str = "\
@@ -19,7 +19,8 @@ written again. If the log is archived, name the archive: it gets what it lacks.
 
 With --report nothing is changed: the recovery runs on a copy in memory of what it changes, which takes about as much memory as \
 the log is long. The report tells what the log holds and what of it would be undone, and which pages are damaged, with the \
-tables and the keys that are lost with them, and what is wrong with heaps of objects. `vellum dump --salvage` prints what is left.
+tables and the keys that are lost with them, and what is wrong with heaps of objects. If nothing is lost, all other pages are checked too, as by `vellum verify`. \
+`vellum dump --salvage` prints what is left.
 
 If the superblocks or the space map are damaged, all of the file is read, and its pages are found by their headers. If both \
 superblocks are, the log is left out, for it is not known where in it to begin. Tables whose names are lost with the catalog are \
@@ -68,6 +69,13 @@ struct Lost {
 
 /// How a database was left whose log is needed, and is not there or cannot be read.
 const WITHOUT_LOG: &str = "crash_without_log";
+
+/// What is damaged without a loss, for programs.
+#[derive(Serialize)]
+struct Flaw<'f> {
+    kind: &'static str,
+    message: &'f str,
+}
 
 /// Recovers a database, or reports.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
@@ -158,6 +166,14 @@ fn report(arguments: &Arguments, general: &General) -> Result {
             Err(error) => tell(None, (None, None), format!("heap {}: {error}", named(name)))?,
         }
     }
+    let flaws = if lost == 0 { flaws(&salvage) } else { Vec::new() };
+    for message in &flaws {
+        if general.json {
+            out.json(&Flaw { kind: "damaged", message })?;
+        } else {
+            out.line(format_args!("damaged: {message}"))?;
+        }
+    }
     if lost == 0 && !general.json {
         let tables = size::counted(tables.len() as u64, "table", "tables");
         match heaps.len() as u64 {
@@ -169,11 +185,19 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         }
     }
     let path = shown(&arguments.target.store.database);
-    verdict(out.finish(), judge(lost, damaged, left.0 == WITHOUT_LOG, &path))
+    verdict(out.finish(), judge(lost + flaws.len(), damaged, left.0 == WITHOUT_LOG, &path))
 }
 
-fn judge(lost: usize, damaged_superblocks: usize, lacks_log: bool, path: &dyn Display) -> Result {
-    let what = match (lost, damaged_superblocks) {
+/// What is damaged although all entries and objects can be read, as bytes of a page that nothing refers to, or the map of
+/// what is in use.
+fn flaws(salvage: &Salvage) -> Vec<String> {
+    let problems = salvage.database().verify(|_| {}).problems.into_iter();
+    let problems = problems.filter(|problem| !matches!(problem, Problem::DamagedSuperblock { .. }));
+    problems.map(|problem| problem.to_string()).collect()
+}
+
+fn judge(damages: usize, damaged_superblocks: usize, lacks_log: bool, path: &dyn Display) -> Result {
+    let what = match (damages, damaged_superblocks) {
         (0, 0) => return Ok(()),
         (0, _) => return Err(one_superblock(path)),
         _ if lacks_log => {
