@@ -1,8 +1,8 @@
 //! What the derive writes for a type.
 
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
-use syn::{Data, DeriveInput, Error, Fields, LitStr, Path, Result, Type, spanned::Spanned};
+use proc_macro2::{Group, Ident, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote};
+use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, LitStr, Path, Result, Type, spanned::Spanned};
 
 /// What `#[persistent(...)]` says.
 struct Attributes {
@@ -15,19 +15,20 @@ struct Attributes {
 ///
 /// # Errors
 /// If it is no type that can persist, as far as the tokens tell.
-pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
+pub fn expand(mut input: DeriveInput) -> Result<TokenStream> {
     if let Some(parameter) = input.generics.params.first() {
         let what = "a persistent type has no parameters: its layout is stored, and must be one; write a type for each use";
         return Err(Error::new(parameter.span(), what));
     }
-    let Attributes { name, root } = attributes(input)?;
+    let Attributes { name, root } = attributes(&input)?;
+    prepare_fields(&mut input)?;
     let fields = match &input.data {
-        Data::Struct(data) => fields_of(&data.fields, input)?,
+        Data::Struct(data) => fields_of(&data.fields, &input)?,
         _ => TokenStream::new(),
     };
     let body = match &input.data {
         Data::Struct(data) => of_struct(&name, &data.fields)?,
-        Data::Enum(data) => of_enum(&name, data, input)?,
+        Data::Enum(data) => of_enum(&name, data, &input)?,
         Data::Union(data) => {
             let what = "a union cannot persist: nothing says which of its fields it holds; use an enum";
             return Err(Error::new(data.union_token.span(), what));
@@ -37,15 +38,15 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     Ok(quote! {
         const _: () = {
             #[allow(unused_imports, reason = "not every type needs all of it")]
-            use #root::__private as objects;
+            use #root::__private as _objects;
             #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
-            impl objects::Object for #ident {
+            impl _objects::Object for #ident {
                 const NAME: &'static str = #name;
             }
             #[allow(unused_variables, unused_mut, reason = "a type without fields uses no argument")]
             #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
             #[automatically_derived]
-            impl objects::Persistent for #ident {
+            impl _objects::Persistent for #ident {
                 #body
             }
             #fields
@@ -75,6 +76,47 @@ fn attributes(input: &DeriveInput) -> Result<Attributes> {
     Ok(found)
 }
 
+/// Makes the fields ready to be described: their types are written out, because constants inside functions do not know
+/// `Self`.
+///
+/// # Errors
+/// If something is said of a field or a variant: it would have no effect.
+fn prepare_fields(input: &mut DeriveInput) -> Result<()> {
+    let refuse_said = |attributes: &[Attribute]| {
+        let said = attributes.iter().find(|attribute| attribute.path().is_ident("persistent"));
+        let what =
+            "only a whole type has another name in the heap; `Heap::convert` renames fields and variants";
+        said.map_or(Ok(()), |said| Err(Error::new(said.span(), what)))
+    };
+    let fields: Vec<&mut Field> = match &mut input.data {
+        Data::Struct(data) => data.fields.iter_mut().collect(),
+        Data::Enum(data) => {
+            data.variants.iter().try_for_each(|variant| refuse_said(&variant.attrs))?;
+            data.variants.iter_mut().flat_map(|variant| variant.fields.iter_mut()).collect()
+        }
+        Data::Union(_) => Vec::new(),
+    };
+    for field in fields {
+        refuse_said(&field.attrs)?;
+        field.ty = syn::parse2(written_out(field.ty.to_token_stream(), &input.ident))?;
+    }
+    Ok(())
+}
+
+/// The tokens of a type with the name of the deriving type instead of `Self`.
+fn written_out(tokens: TokenStream, name: &Ident) -> TokenStream {
+    let written_out = tokens.into_iter().map(|token| match token {
+        TokenTree::Ident(ident) if ident == "Self" => name.clone().into(),
+        TokenTree::Group(group) => {
+            let mut written_out = Group::new(group.delimiter(), written_out(group.stream(), name));
+            written_out.set_span(group.span());
+            written_out.into()
+        }
+        token => token,
+    });
+    written_out.collect()
+}
+
 /// The longest name of a type.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -85,7 +127,7 @@ struct Layout {
     types: Vec<Type>,
     /// What makes the value of `values`, and what takes it apart.
     pattern: TokenStream,
-    values: Vec<proc_macro2::Ident>,
+    values: Vec<Ident>,
 }
 
 impl Layout {
@@ -119,9 +161,9 @@ impl Layout {
             let mut offsets = [0usize; #count];
             let mut at: usize = #from;
             #(
-                at = at.next_multiple_of(<#types as objects::Persistent>::ALIGN);
+                at = at.next_multiple_of(<#types as _objects::Persistent>::ALIGN);
                 offsets[#indices] = at;
-                at += <#types as objects::Persistent>::BYTES;
+                at += <#types as _objects::Persistent>::BYTES;
             )*
             offsets[#count - 1] = at;
             offsets
@@ -132,8 +174,8 @@ impl Layout {
         let types = &self.types;
         quote! {{
             let mut align: usize = 1;
-            #(if <#types as objects::Persistent>::ALIGN > align {
-                align = <#types as objects::Persistent>::ALIGN;
+            #(if <#types as _objects::Persistent>::ALIGN > align {
+                align = <#types as _objects::Persistent>::ALIGN;
             })*
             align
         }}
@@ -142,16 +184,16 @@ impl Layout {
     /// Whether all fields take as many bytes in every value.
     fn is_fixed(&self) -> TokenStream {
         let types = &self.types;
-        quote! { (true #(&& <#types as objects::Persistent>::IS_FIXED)*) }
+        quote! { (true #(&& <#types as _objects::Persistent>::IS_FIXED)*) }
     }
 
     /// Mixes what the fields are into `print`.
     fn fingerprint(&self) -> TokenStream {
         let (names, types) = (&self.names, &self.types);
         quote! {
-            #(print = objects::mix(
-                objects::mix(print, objects::print_of(#names)),
-                <#types as objects::Persistent>::FINGERPRINT,
+            #(print = _objects::mix(
+                _objects::mix(print, _objects::print_of(#names)),
+                <#types as _objects::Persistent>::FINGERPRINT,
             );)*
         }
     }
@@ -159,7 +201,7 @@ impl Layout {
     fn shape(&self) -> TokenStream {
         let (names, types) = (&self.names, &self.types);
         quote! {
-            ::std::vec![#((#names.to_owned(), <#types as objects::Persistent>::shape())),*]
+            ::std::vec![#((#names.to_owned(), <#types as _objects::Persistent>::shape())),*]
         }
     }
 
@@ -168,7 +210,7 @@ impl Layout {
         let Self { types, pattern, values, .. } = self;
         let indices = 0..types.len();
         quote! {{
-            #(let #values = <#types as objects::Persistent>::load(from, at + offsets[#indices]);)*
+            #(let #values = <#types as _objects::Persistent>::load(from, at + offsets[#indices]);)*
             #pattern
         }}
     }
@@ -177,7 +219,7 @@ impl Layout {
         let Self { types, values, .. } = self;
         let indices = 0..types.len();
         quote! {
-            #(<#types as objects::Persistent>::store(#values, to, at + offsets[#indices]);)*
+            #(<#types as _objects::Persistent>::store(#values, to, at + offsets[#indices]);)*
         }
     }
 }
@@ -192,24 +234,24 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
         const ALIGN: usize = #align;
         const BYTES: usize = {
             let offsets = #offsets;
-            offsets[#count].next_multiple_of(<Self as objects::Persistent>::ALIGN)
+            offsets[#count].next_multiple_of(<Self as _objects::Persistent>::ALIGN)
         };
         const FINGERPRINT: u32 = {
-            let mut print = objects::print_of(#name);
+            let mut print = _objects::print_of(#name);
             #fingerprint
-            objects::end(print)
+            _objects::end(print)
         };
         const IS_FIXED: bool = #is_fixed;
-        fn shape() -> objects::Shape {
-            objects::Shape::Struct { name: #name.to_owned(), fields: #shape }
+        fn shape() -> _objects::Shape {
+            _objects::Shape::Struct { name: #name.to_owned(), fields: #shape }
         }
         #[inline(always)]
-        fn load<B: objects::Bytes>(from: &objects::Reader<B>, at: usize) -> Self {
+        fn load<B: _objects::Bytes>(from: &_objects::Reader<B>, at: usize) -> Self {
             const OFFSETS: [usize; #count + 1] = #offsets;
             let offsets = OFFSETS;
             #load
         }
-        fn store(&self, to: &mut objects::Writer, at: usize) {
+        fn store(&self, to: &mut _objects::Writer, at: usize) {
             let offsets = #offsets;
             let #pattern = self;
             #store
@@ -229,10 +271,10 @@ fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
         Some(quote! {
             #[doc = #document]
             #[allow(dead_code, reason = "a program reads some fields by themselves, or none")]
-            #visibility const #constant: objects::Field<#of, #of_field, {
+            #visibility const #constant: _objects::Field<#of, #of_field, {
                 const OFFSETS: [usize; #count + 1] = #offsets;
                 OFFSETS[#index]
-            }> = objects::Field::NEW;
+            }> = _objects::Field::NEW;
         })
     });
     Ok(quote! {
@@ -287,25 +329,25 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
                 let offsets = #offsets;
                 if offsets[#counts] > most { most = offsets[#counts]; }
             })*
-            most.next_multiple_of(<Self as objects::Persistent>::ALIGN)
+            most.next_multiple_of(<Self as _objects::Persistent>::ALIGN)
         };
         const FINGERPRINT: u32 = {
-            let mut print = objects::mix(objects::print_of("enum"), objects::print_of(#name));
+            let mut print = _objects::mix(_objects::print_of("enum"), _objects::print_of(#name));
             #(
-                print = objects::mix(print, objects::print_of(#names));
+                print = _objects::mix(print, _objects::print_of(#names));
                 #fingerprints
             )*
-            objects::end(print)
+            _objects::end(print)
         };
         const IS_FIXED: bool = true #(&& #are_fixed)*;
-        fn shape() -> objects::Shape {
-            objects::Shape::Enum {
+        fn shape() -> _objects::Shape {
+            _objects::Shape::Enum {
                 name: #name.to_owned(),
                 variants: ::std::vec![#((#names.to_owned(), #shapes)),*],
             }
         }
         #[inline]
-        fn load<B: objects::Bytes>(from: &objects::Reader<B>, at: usize) -> Self {
+        fn load<B: _objects::Bytes>(from: &_objects::Reader<B>, at: usize) -> Self {
             match from.u8(at) {
                 #(#later_tags => { let offsets = #later_offsets; #later_loads })*
                 tag => {
@@ -317,7 +359,7 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
                 }
             }
         }
-        fn store(&self, to: &mut objects::Writer, at: usize) {
+        fn store(&self, to: &mut _objects::Writer, at: usize) {
             match self {
                 #(#patterns => {
                     let offsets = #offsets;

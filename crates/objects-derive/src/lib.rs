@@ -15,5 +15,5 @@ use proc_macro::TokenStream;
 #[proc_macro_derive(Persistent, attributes(persistent))]
 pub fn derive_persistent(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);
-    expand::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+    expand::expand(input).unwrap_or_else(syn::Error::into_compile_error).into()
 }

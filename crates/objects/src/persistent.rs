@@ -38,6 +38,15 @@ use vellum_base::Bytes;
 ///     next: &'static str,
 /// }
 /// ```
+/// Fields and variants have no other names in the heap than in the program:
+/// ```compile_fail
+/// #[derive(vellum_objects::Persistent)]
+/// #[persistent(crate = "vellum_objects")]
+/// struct Node {
+///     #[persistent(name = "value")]
+///     number: u32,
+/// }
+/// ```
 /// The same with persistent types:
 /// ```
 /// use vellum_objects::{Array, Ref, Text};

@@ -1,9 +1,0 @@
-//! Heaps of objects, from outside: each file is a scenario.
-
-mod damage;
-mod model;
-mod room;
-mod support;
-mod threads;
-mod types;
-mod verification;

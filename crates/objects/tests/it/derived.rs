@@ -1,0 +1,99 @@
+//! What programs write where they derive.
+
+use crate::support::Store;
+use vellum_objects as objects;
+use vellum_objects::{Array, Persistent, Ref, Text};
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct Own {
+    next: Option<Ref<Self>>,
+    all: Array<Ref<Self>>,
+    bytes: [u8; Self::COUNT],
+}
+
+impl Own {
+    const COUNT: usize = 3;
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+enum OwnChoice {
+    None,
+    Some(Ref<Self>, Array<Ref<Self>>),
+}
+
+#[derive(objects::Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct ByModule {
+    text: objects::Text,
+    choice: Option<objects::Ref<OwnChoice>>,
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects", name = "any \0 characters: {} ü")]
+#[expect(non_camel_case_types, reason = "it is named as nothing else can be")]
+struct r#type {
+    r#in: u32,
+    größe: Text,
+    value_1: u8,
+    value_0: Option<Option<Ref<r#type>>>,
+    offsets: Option<u128>,
+    at: [Option<bool>; 0],
+    to: Array<[Text; 2]>,
+}
+
+/// Stores an object, reads it, and finds it as the root, also in another session.
+fn check<T: objects::Object + Clone + PartialEq + std::fmt::Debug>(store: Store, object: &T) -> Store {
+    let heap = store.heap();
+    let place = heap.allocate(object).unwrap();
+    heap.set_root(Some(place)).unwrap();
+    let store = store.reopen(64);
+    let heap = store.heap();
+    assert_eq!(heap.root::<T>().unwrap(), Some(place));
+    assert_eq!(heap.get(place).unwrap(), *object);
+    heap.set(place, object).unwrap();
+    assert_eq!(heap.change(|change| change.get(place)).unwrap(), *object);
+    store
+}
+
+#[test]
+fn a_type_may_refer_to_itself_as_self() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let own = Own { next: None, all: Array::default(), bytes: [1, 2, 3] };
+    let first = heap.allocate(&own).unwrap();
+    let second = Own { next: Some(first), all: vec![first, first].into(), bytes: [4, 5, 6] };
+    let store = check(store, &second);
+    assert_eq!(
+        store.heap().fields(store.heap().root::<Own>().unwrap().unwrap(), Own::NEXT).unwrap(),
+        Some(first)
+    );
+    let choice = store.heap().allocate(&OwnChoice::None).unwrap();
+    let store = check(store, &OwnChoice::Some(choice, vec![choice].into()));
+    assert!(store.verify().problems.is_empty(), "{:?}", store.verify().problems);
+    assert_eq!(
+        Own::shape().to_string(),
+        "Own { next: Option<Ref<Own>>, all: Array<Ref<Own>>, bytes: [u8; 3] }"
+    );
+}
+
+#[test]
+fn a_type_may_name_its_fields_by_a_module_of_any_name() {
+    check(Store::new(64), &ByModule { text: "text".into(), choice: None });
+}
+
+#[test]
+fn names_may_have_any_characters() {
+    let texts = vec![["a".into(), "".into()], ["b".into(), "c".into()]];
+    let object = r#type {
+        r#in: 1,
+        größe: "ß".into(),
+        value_1: 2,
+        value_0: Some(None),
+        offsets: Some(7),
+        at: [],
+        to: texts.into(),
+    };
+    check(Store::new(64), &object);
+}
