@@ -31,14 +31,15 @@ impl<P: Pager> Heap<'_, P> {
         if Old::NAME != New::NAME {
             return Err(nothing());
         }
-        let has_old = directory.shape(Old::FINGERPRINT)?.is_some_and(|shape| shape == Old::shape());
+        let has_old =
+            directory.shape(Old::FINGERPRINT)?.is_some_and(|shape| shape == Old::shape().into_stored());
         match directory.fingerprint(Old::NAME)? {
             Some(now) if now == Old::FINGERPRINT && has_old => {
                 if now == New::FINGERPRINT {
                     return Ok(converted);
                 }
                 if let Some(stored) =
-                    directory.shape(New::FINGERPRINT)?.filter(|stored| *stored != New::shape())
+                    directory.shape(New::FINGERPRINT)?.filter(|stored| *stored != New::shape().into_stored())
                 {
                     let (stored, wanted) = (stored.to_string(), New::shape().to_string());
                     return Err(ObjectError::SameFingerprint { stored, wanted });

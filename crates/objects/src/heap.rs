@@ -129,7 +129,7 @@ impl<'p, P: Pager> Heap<'p, P> {
 
     #[cold]
     fn check_type_closely<T: Object>(&self, adds: bool) -> Result<(), ObjectError> {
-        let (directory, wanted) = (self.directory(), T::shape());
+        let (directory, wanted) = (self.directory(), T::shape().into_stored());
         loop {
             let stored = directory.shape(T::FINGERPRINT)?;
             match directory.fingerprint(T::NAME)? {

@@ -181,6 +181,14 @@ impl Shape {
         }
     }
 
+    /// The description as it comes back when it was stored: with long names cut off.
+    pub(crate) fn into_stored(self) -> Self {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        // One that is too deep is not stored.
+        Self::decode(&bytes).unwrap_or(self)
+    }
+
     /// Decodes a description; none if the bytes are not one.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let shape = Self::take(&mut bytes, DEPTH_MAX)?;

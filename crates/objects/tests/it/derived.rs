@@ -2,7 +2,7 @@
 
 use crate::support::Store;
 use vellum_objects as objects;
-use vellum_objects::{Array, Persistent, Ref, Text};
+use vellum_objects::{Array, ObjectError, Persistent, Ref, Shape, Text};
 
 #[derive(Persistent, Clone, PartialEq, Debug)]
 #[persistent(crate = "vellum_objects")]
@@ -41,6 +41,29 @@ struct r#type {
     offsets: Option<u128>,
     at: [Option<bool>; 0],
     to: Array<[Text; 2]>,
+}
+
+macro_rules! long_name {
+    ($($name:ident)*) => {
+        /// A type with a field of a name that is longer than what is stored of it.
+        #[derive(Persistent, Clone, PartialEq, Debug)]
+        #[persistent(crate = "vellum_objects")]
+        struct LongName {
+            $($name: u32,)*
+        }
+
+        /// The same type with a further field.
+        #[derive(Persistent, Clone, PartialEq, Debug)]
+        #[persistent(crate = "vellum_objects", name = "LongName")]
+        struct LongerName {
+            $($name: u32,)*
+            more: u32,
+        }
+    };
+}
+
+long_name! {
+    llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll
 }
 
 /// Stores an object, reads it, and finds it as the root, also in another session.
@@ -96,4 +119,18 @@ fn names_may_have_any_characters() {
         to: texts.into(),
     };
     check(Store::new(64), &object);
+}
+
+#[test]
+fn names_may_be_longer_than_what_is_stored_of_them() {
+    let store = check(Store::new(64), &LongName { llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll: 7 });
+    let heap = store.heap();
+    assert!(matches!(heap.root::<LongerName>(), Err(ObjectError::TypeChanged { .. })));
+    let longer = |old: LongName| {
+        LongerName { llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll: old.llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll, more: 8 }
+    };
+    assert_eq!(heap.convert(longer).unwrap().objects, 1);
+    let store = check(store, &LongerName { llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll: 9, more: 10 });
+    assert!(matches!(LongName::shape(), Shape::Struct { fields, .. } if fields[0].0.len() == 270));
+    assert_eq!(store.heap().convert(longer).unwrap().objects, 0);
 }
