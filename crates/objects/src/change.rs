@@ -7,6 +7,7 @@ use crate::{
     directory::Directory,
     error::ObjectError,
     field::{Fields, Whole},
+    filled::Filled,
     heap::Heap,
     page::{Flags, Head, OBJECT_BYTES_INLINE_MAX, granules_of},
     reference::{AnyRef, GRANULE_BYTES},
@@ -31,6 +32,7 @@ pub struct Change<'p, P: Pager> {
     copies: Copies<'p, P>,
     made: NewLarge<'p, P>,
     freed: Vec<BlobReference>,
+    filled: Filled<'p, P>,
     /// Places that are reserved and not set yet.
     reserved: BTreeSet<AnyRef>,
 }
@@ -60,6 +62,7 @@ impl<'p, P: Pager> Change<'p, P> {
             copies: Copies::new(pager, heap.owner, is_nested),
             made: NewLarge::new(pager),
             freed: Vec::new(),
+            filled: Filled::new(heap),
             reserved: BTreeSet::new(),
         }
     }
@@ -347,8 +350,8 @@ impl<'p, P: Pager> Change<'p, P> {
         }
         // The thread leaves its page, which may have room for other objects.
         if let Some(page) = own {
-            let free = self.copies.view(page)?.map_or(0, |view| view.free());
-            state.leave(directory, page, free);
+            let (before, free) = self.copies.free(page)?;
+            self.filled.leave(page, before, free, free);
         }
         let is_large = granules > ROOMY;
         let tries = if is_large { LARGE_TRIES } else { usize::MAX };
@@ -359,7 +362,7 @@ impl<'p, P: Pager> Change<'p, P> {
                 return Ok(reference);
             }
             // What was noted is no longer so, or the room is in pieces. It may do for smaller objects.
-            let free = self.copies.view(page)?.map_or(0, |view| view.free());
+            let (before, free) = self.copies.free(page)?;
             let left = if !is_large {
                 0
             } else if free < granules {
@@ -367,7 +370,7 @@ impl<'p, P: Pager> Change<'p, P> {
             } else {
                 ROOMY
             };
-            state.leave(directory, page, left);
+            self.filled.leave(page, before, free, left);
         }
         let page = directory.make_page(self.heap.pager, state.generation())?;
         state.take_new(directory, page);
@@ -431,6 +434,7 @@ impl<'p, P: Pager> Change<'p, P> {
             if after.free() >= ROOMY && after.free() > before.free() && own != Some(page) {
                 state.note_room(directory, page, before.free(), after.free());
             }
+            self.filled.keep(page, after.free());
         }
         Ok(true)
     }

@@ -53,6 +53,16 @@ impl<'p, P: Pager> Copies<'p, P> {
         Ok(copy.map(|copy| PageView(copy.after.as_deref().unwrap_or(&copy.before))))
     }
 
+    /// How many granules of a page are free: without this change, and as the change sees it.
+    pub fn free(&mut self, page: PageId) -> Result<(usize, usize), ObjectError> {
+        let copy = load((self.pager, self.owner), &mut self.pages, page)?;
+        let free = |copy: &mut Copy| {
+            let after = copy.after.as_deref().unwrap_or(&copy.before);
+            (PageView(&copy.before).free(), PageView(after).free())
+        };
+        Ok(copy.map_or((0, 0), free))
+    }
+
     /// A page for changing; none if it is not a page of the heap.
     pub fn page_mut(&mut self, page: PageId) -> Result<Option<PageMut<'_>>, ObjectError> {
         if self.is_nested {

@@ -10,7 +10,7 @@
 //!
 //! The layers, from the bottom: `reference` and `shape`; `codec` (how values are encoded as bytes), on which
 //! `persistent`, `text` and `array` build; `body` and `page` (the layout of objects in a page); `directory` (which
-//! pages there are); `state`; `under_way`; `copies`; `heap`; `change`; `operations`; and, on top of that, `fetch`, `convert` and
+//! pages there are); `state`; `under_way`; `copies`; `heap`; `filled`; `change`; `operations`; and, on top of that, `fetch`, `convert` and
 //! `verify`, with `outline`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
@@ -25,6 +25,7 @@ mod directory;
 mod error;
 mod fetch;
 mod field;
+mod filled;
 mod heap;
 mod operations;
 mod outline;
