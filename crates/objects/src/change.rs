@@ -332,7 +332,8 @@ impl<'p, P: Pager> Change<'p, P> {
         Ok(reference.typed())
     }
 
-    /// Puts an object into a page: `near`, the page in which this thread allocates, one that has room, or a new one.
+    /// Puts an object into a page: `near`, the page in which this thread allocates, one that has room, or a new one. Of
+    /// these, pages that cannot be read are passed over.
     fn insert(
         &mut self,
         near: Option<PageId>,
@@ -344,33 +345,28 @@ impl<'p, P: Pager> Change<'p, P> {
         let current = state.current.mine();
         let own = current.get().map(|(page, _)| page);
         for page in near.into_iter().chain(own) {
-            if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
+            if let Some(reference) = if_readable(self.try_insert(page, granules, stored, flags))?.flatten() {
                 return Ok(reference);
             }
         }
         // The thread leaves its page, which may have room for other objects.
         if let Some(page) = own {
-            let (before, free) = self.copies.free(page)?;
-            self.filled.leave(page, before, free, free);
+            self.leave(page, |free| free)?;
         }
         let is_large = granules > ROOMY;
         let tries = if is_large { LARGE_TRIES } else { usize::MAX };
         for _ in 0..tries {
             let Some(page) = state.take_room(directory, granules)? else { break };
             current.set(page, 0);
-            if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
+            if let Some(reference) = if_readable(self.try_insert(page, granules, stored, flags))?.flatten() {
                 return Ok(reference);
             }
             // What was noted is no longer so, or the room is in pieces. It may do for smaller objects.
-            let (before, free) = self.copies.free(page)?;
-            let left = if !is_large {
-                0
-            } else if free < granules {
-                free
-            } else {
-                ROOMY
-            };
-            self.filled.leave(page, before, free, left);
+            self.leave(page, |free| match is_large {
+                false => 0,
+                true if free < granules => free,
+                true => ROOMY,
+            })?;
         }
         let page = directory.make_page(self.heap.pager, state.generation())?;
         state.take_new(directory, page);
@@ -379,6 +375,15 @@ impl<'p, P: Pager> Change<'p, P> {
         inserted.ok_or_else(|| {
             PoolError::contents(page, "a page that was empty has no room for an object").into()
         })
+    }
+
+    /// The thread leaves a page in which an object had no room, with so much of what is free there for others.
+    fn leave(&mut self, page: PageId, left: impl FnOnce(usize) -> usize) -> Result<(), ObjectError> {
+        match if_readable(self.copies.free(page))? {
+            Some((before, free)) => self.filled.leave(page, before, free, left(free)),
+            None => self.heap.state.pass_over(page),
+        }
+        Ok(())
     }
 
     fn try_insert(
@@ -437,5 +442,14 @@ impl<'p, P: Pager> Change<'p, P> {
             self.filled.keep(page, after.free());
         }
         Ok(true)
+    }
+}
+
+/// What was found in a page in which an object may be put; none if the page cannot be read. Another one does as well, and
+/// whoever looks for an object in the page is told.
+fn if_readable<R>(found: Result<R, ObjectError>) -> Result<Option<R>, ObjectError> {
+    match found {
+        Err(ObjectError::Pool(PoolError::Corruption { .. } | PoolError::Read { .. })) => Ok(None),
+        found => found.map(Some),
     }
 }

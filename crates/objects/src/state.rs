@@ -134,6 +134,11 @@ impl HeapState {
         }
     }
 
+    /// A thread leaves a page that it cannot read. No thread takes the page any more before the heap is opened again.
+    pub(crate) fn pass_over(&self, page: PageId) {
+        lock(&self.rooms).known.remove(&page);
+    }
+
     /// Notes that so many granules of a page, in which the calling thread does not allocate, are free now, and how many were.
     /// This is a hint: if it cannot be noted, only space is lost.
     pub(crate) fn note_room<P: Pager>(

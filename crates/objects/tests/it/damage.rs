@@ -108,3 +108,31 @@ fn wrong_bytes_under_a_right_checksum_are_survived() {
         survive(&damaged, &nodes);
     }
 }
+
+/// Objects find room in other pages than one that is damaged, although there is room in that, too.
+#[test]
+fn a_page_that_cannot_be_read_keeps_no_object_out_of_the_others() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let nodes: Vec<Ref<Node>> =
+        (0..300).map(|id| heap.allocate(&node(id, &"n".repeat(60))).unwrap()).collect();
+    let page = nodes[150].any().page();
+    let mut neighbours = nodes.into_iter().filter(|node| node.any().page() == page);
+    let damaged = neighbours.next().unwrap();
+    neighbours.for_each(|node| heap.delete(node).unwrap());
+    store.pool.close().unwrap();
+    let mut bytes = store.file.snapshot().to_vec();
+    bytes[page.0 as usize * PAGE_SIZE + 1000] ^= 1;
+    let file = SimulatedFile::from_image(1, Image::from_bytes(&bytes));
+    let pool = Pool::open_on(Arc::new(file), &options(64)).unwrap();
+    let state = HeapState::default();
+    let heap = Heap::open(&pool, PageId(pool.root_slot(0)), &state);
+    for length in [60, 1000, 3000, 9000] {
+        let new = heap.allocate(&node(1, &"x".repeat(length))).unwrap();
+        assert_eq!(heap.get(new).unwrap(), node(1, &"x".repeat(length)));
+        let near = heap.allocate_near(damaged, &node(2, &"y".repeat(length))).unwrap();
+        assert_eq!(heap.get(near).unwrap(), node(2, &"y".repeat(length)));
+    }
+    assert!(heap.get(damaged).is_err() && heap.delete(damaged).is_err());
+    assert!(!heap.verify(&mut |_| true).problems.is_empty());
+}
