@@ -96,7 +96,7 @@ impl<'p, P: Pager> Directory<'p, P> {
     }
 
     /// Calls `show` with the pages of the heap, until `show` returns false. They are in order, except that the page of
-    /// the roots comes first.
+    /// the roots comes first. Pages that are made meanwhile at the end are not shown.
     pub fn pages(self, mut show: impl FnMut(PageId) -> Result<bool, ObjectError>) -> Result<(), ObjectError> {
         if let Some(anchor) = self.anchor()?
             && !show(anchor.page())?
@@ -104,6 +104,10 @@ impl<'p, P: Pager> Directory<'p, P> {
             return Ok(());
         }
         let mut cursor = self.0.range(Bound::Included(&[PAGE]), Bound::Excluded(&[PAGE + 1]))?;
+        cursor.seek_to_end();
+        let Some(last) = cursor.previous()?.map(|entry| entry.key().to_vec()) else { return Ok(()) };
+        // If `show` makes pages, it would otherwise be shown more and more of them.
+        let mut cursor = self.0.range(Bound::Included(&[PAGE]), Bound::Included(&last))?;
         while let Some(entry) = cursor.next()? {
             let page = page_of(entry.key()).ok_or_else(|| self.damaged("the record of a page"))?;
             if !show(page)? {
