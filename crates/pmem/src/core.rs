@@ -202,10 +202,7 @@ impl<L: Format, M: Medium> Core<L, M> {
                 check("value", value.len(), VALUE_BYTES_MAX)
             }
             Shape::Fixed { value_bytes, .. } if value.len() != value_bytes as usize => {
-                Err(PmemError::Shape {
-                    found: L::shape().to_string(),
-                    wanted: format!("{} bytes", value.len()),
-                })
+                Err(PmemError::OtherLength { bytes: value.len(), wanted: value_bytes as usize })
             }
             Shape::Fixed { .. } => Ok(()),
         }

@@ -118,6 +118,15 @@ pub enum PmemError {
         most: usize,
     },
 
+    /// A value has another length than all values of the store.
+    #[error("a value of {bytes} bytes cannot be stored: all values of the store have {wanted}")]
+    OtherLength {
+        /// Its length.
+        bytes: usize,
+        /// The length of the values of the store.
+        wanted: usize,
+    },
+
     /// The system could not make stores durable.
     #[error(
         "stores could not be made durable: {0}. The store accepts no changes any more; close it, find out what is \

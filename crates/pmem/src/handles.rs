@@ -215,7 +215,8 @@ impl<L: Layout, M: Medium> Client<L, M> {
     /// called again if space had to be reclaimed first.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`PmemError::Damaged`] if the value is damaged.
+    /// As [`put`](Self::put); [`PmemError::OtherLength`] if the function changes a length that it must not change;
+    /// [`PmemError::Damaged`] if the value is damaged.
     pub fn update(&mut self, key: &L::Key, mut change: impl FnMut(&mut Vec<u8>)) -> Result<bool> {
         self.with_room(|core, writer| core.update(writer, key.as_ref(), &mut change))
     }

@@ -40,6 +40,17 @@ fn a_file_is_what_it_was_made_as() {
 }
 
 #[test]
+fn a_value_whose_length_must_not_change_keeps_it_and_the_error_says_why() {
+    let place = Place::new();
+    let store = create::<Fixed<8, 20>>(&place);
+    let mut client = store.client().unwrap();
+    client.put(&[1; 8], &[2; 20]).unwrap();
+    let error = client.update(&[1; 8], |value| value.truncate(7)).unwrap_err();
+    assert!(matches!(error, PmemError::OtherLength { bytes: 7, wanted: 20 }), "{error}");
+    assert_eq!(client.get(&[1; 8]).unwrap().as_deref(), Some(&[2; 20][..]));
+}
+
+#[test]
 fn what_is_no_store_is_called_that() {
     let place = Place::new();
     for contents in [vec![], vec![0; 20_000], b"hello, world".repeat(2000)] {

@@ -211,6 +211,7 @@ impl From<PmemError> for Failure {
             PmemError::Shape { .. }
             | PmemError::Options(_)
             | PmemError::TooLong { .. }
+            | PmemError::OtherLength { .. }
             | PmemError::Occupied { .. }
             | PmemError::NotPersistent { .. } => Code::Usage,
             PmemError::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => Code::Usage,
