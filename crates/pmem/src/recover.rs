@@ -78,6 +78,8 @@ struct Share {
     /// Words of values that are not yet as acknowledged, if nothing may be written.
     late: BTreeMap<u64, (usize, u64)>,
     remains: Vec<(u64, u64)>,
+    /// Words that bound damaged large records at the end of the file, and what they are to be.
+    bounds: Vec<(u64, u64)>,
     damage: Vec<Damage>,
     damage_count: u64,
     clock: u64,
@@ -96,6 +98,7 @@ impl Default for Share {
             torn: Vec::new(),
             late: BTreeMap::new(),
             remains: Vec::new(),
+            bounds: Vec::new(),
             damage: Vec::new(),
             damage_count: 0,
             clock: 0,
@@ -120,6 +123,7 @@ impl Share {
         self.torn.extend(other.torn);
         self.late.extend(other.late);
         self.remains.extend(other.remains);
+        self.bounds.extend(other.bounds);
         self.damage_count += other.damage_count;
         self.damage.extend(other.damage);
         self.damage.truncate(DAMAGE_KEPT);
@@ -335,6 +339,9 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
             share.damaged(damage);
         }
     });
+    if is_damaged && L::HAS_LARGE {
+        share.bounds.extend(large::bound(&core.medium, core.geometry, block, end));
+    }
     let live = found.len() as u32;
     for (hash, place, record) in found.drain(..) {
         take_in(core, hash, place, record, share);
@@ -431,13 +438,19 @@ fn take_in<L: Format, M: Medium>(
     }
 }
 
-/// Makes superseded records invalid and blocks of incomplete large records free, durably.
+/// Makes superseded records invalid and blocks of incomplete large records free, and bounds those that were cut off,
+/// durably.
 fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &Share) -> Result<()> {
     let geometry = core.geometry;
     let superseded = all.superseded.iter().map(|(_, place, record)| (place, record));
     // A torn record would become whole if others were written over it and happened to complete it.
     for (place, record) in superseded.chain(all.torn.iter().map(|(place, record)| (place, record))) {
         core.retract(writer, Site::RecoveryRetract, *place, record);
+    }
+    for (at, word) in &all.bounds {
+        core.medium.memory().word(*at).store(*word, Ordering::Relaxed);
+        core.medium.touched(*at, WORD);
+        core.medium.flush(&mut writer.lane, Site::RecoveryRetract, *at, WORD);
     }
     core.fence(writer, Site::RecoveryRetract)?;
     if !all.unsettled.is_empty() {

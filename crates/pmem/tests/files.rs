@@ -230,6 +230,42 @@ fn holes_of_a_copy_get_room_when_it_is_opened_for_changes() {
     assert!(std::fs::read(place.path()).unwrap() == contents, "nothing else has changed");
 }
 
+/// A store that was cut in the middle of a large record, and is used without it.
+#[test]
+fn what_is_stored_behind_a_large_record_that_was_cut_off_stays() {
+    // In the middle of the record, after its first block, and one page after that.
+    for cut in [150_000, 8192, 12_288] {
+        let place = Place::new();
+        let made = Options { pages_per_block: 2, ..options() };
+        let store = Store::<Variable>::create(place.path(), &made).unwrap();
+        let mut client = store.client().unwrap();
+        client.put(b"small", &value(1, 100)).unwrap();
+        let before = store.statistics().blocks + 2;
+        client.put(b"large", &value(2, 300_000)).unwrap();
+        drop((client, store));
+        let file = std::fs::OpenOptions::new().write(true).open(place.path()).unwrap();
+        file.set_len(before * 8192 + cut).unwrap();
+        let error = Store::<Variable>::open(place.path(), &made).unwrap_err();
+        assert!(matches!(error, PmemError::Damaged(_)), "{error}");
+        let tolerant = Options { tolerate_damage: true, ..made };
+        for round in 0..3u64 {
+            let store = Store::<Variable>::open(place.path(), &tolerant).unwrap();
+            assert!(store.recovery().damage_count > 0);
+            let mut client = store.client().unwrap();
+            assert_eq!(client.get(b"small").unwrap(), Some(value(1, 100)));
+            assert_eq!(client.get(b"large").unwrap(), None);
+            for key in 0..round * 100 {
+                let length = if key % 50 == 7 { 60_000 } else { 500 };
+                assert_eq!(client.get(&key.to_le_bytes()).unwrap(), Some(value(key, length)), "{cut} {key}");
+            }
+            for key in round * 100..(round + 1) * 100 {
+                let length = if key % 50 == 7 { 60_000 } else { 500 };
+                client.put(&key.to_le_bytes(), &value(key, length)).unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn records_of_every_length_come_back() {
     let place = Place::new();

@@ -162,6 +162,25 @@ pub fn blocks_under_damage<M: Medium>(medium: &M, geometry: Geometry, block: u64
     (is_possible && blocks_for(geometry, key_bytes, value_bytes) == count).then_some(count)
 }
 
+/// The word that is to say that a damaged large record ends at block `end`, the last one that there is, and what it is to
+/// be: none if that is known. Otherwise the record would take in what is later stored behind it.
+pub fn bound<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> Option<(u64, u64)> {
+    let (at, blocks) = (geometry.block_at(block), end - block);
+    let count_at = at + LARGE_BLOCKS_AT;
+    let [head, count] = [at, count_at].map(|at| medium.memory().word(at).load(Ordering::Relaxed));
+    let is_unbounded = match read_page_word(head, block, 0) {
+        PageWord::Formatted { kind: KIND_LARGE, span: 1 } => {
+            walk(medium, geometry, block, end, &mut |_| {}).blocks == blocks
+                && read_checked_number(count_at, count) != Some(blocks)
+        }
+        PageWord::Damaged => {
+            blocks_under_damage(medium, geometry, block, u64::MAX).is_some_and(|said| said > blocks)
+        }
+        _ => false,
+    };
+    is_unbounded.then(|| (count_at, checked_number(count_at, blocks)))
+}
+
 /// Calls `visit` with the record of blocks whose first one says that they hold a large record.
 pub fn walk<M: Medium>(
     medium: &M,
@@ -175,7 +194,8 @@ pub fn walk<M: Medium>(
     let count_at = at + LARGE_BLOCKS_AT;
     let size_at = at + LOG_AT;
     let size = read_size_word(size_at, memory.word(size_at).load(Ordering::Relaxed));
-    let is_possible = |count: &u64| *count > 1 && *count <= end - block;
+    // One block is what is left of a record of which the others were cut off.
+    let is_possible = |count: &u64| *count > 0 && *count <= end - block;
     let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
     let blocks = count.filter(is_possible).or_else(|| {
         visit(Walked::Damage(Damage::Word { at: count_at }));
