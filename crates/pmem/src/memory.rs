@@ -162,11 +162,16 @@ pub fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Whether words hold these bytes, padded with zeroes. Relaxed, as in [`load_bytes`].
+/// Whether words hold these bytes. What lies behind them in the last word means nothing: no checksum covers it. Relaxed, as
+/// in [`load_bytes`].
 #[inline]
 pub fn equal_bytes(words: &[AtomicU64], bytes: &[u8]) -> bool {
+    let differs = |chunk: &[u8], word: &AtomicU64| {
+        let bits_behind = (WORD - chunk.len()) * 8;
+        (word_from(chunk) ^ word.load(Ordering::Relaxed)) << bits_behind != 0
+    };
     words.len() == words_of(bytes.len())
-        && bytes.chunks(WORD).zip(words).all(|(chunk, word)| word_from(chunk) == word.load(Ordering::Relaxed))
+        && !bytes.chunks(WORD).zip(words).any(|(chunk, word)| differs(chunk, word))
 }
 
 #[cfg(test)]
@@ -202,6 +207,8 @@ mod tests {
         assert!(equal_bytes(&memory, b"0123456789"));
         assert!(!equal_bytes(&memory, b"0123456780") && !equal_bytes(&memory, b"01234567"));
         assert!(!equal_bytes(&memory[..1], b"0123456789"));
+        memory[1].fetch_or(1 << 63, Ordering::Relaxed);
+        assert!(equal_bytes(&memory, b"0123456789"), "what lies behind means nothing");
     }
 
     #[test]

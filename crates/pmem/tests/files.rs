@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, create, fill, open, options, value};
-use vellum_pmem::{Fixed, Options, Persistence, PmemError, Shape, Store, Variable, describe};
+use vellum_pmem::{Fixed, Options, Persistence, PmemError, Put, Shape, Store, Variable, describe};
 
 #[test]
 fn a_second_process_is_refused_and_readers_share() {
@@ -228,6 +228,24 @@ fn holes_of_a_copy_get_room_when_it_is_opened_for_changes() {
     assert!(allocated() >= contents.len() as u64, "{} of {}", allocated(), contents.len());
     drop(store);
     assert!(std::fs::read(place.path()).unwrap() == contents, "nothing else has changed");
+}
+
+/// What lies behind a key, up to the next word, is covered by no checksum, and means nothing.
+#[test]
+fn a_key_is_found_whatever_lies_behind_it() {
+    let place = Place::new();
+    let mut client = create::<Variable>(&place).client().unwrap();
+    client.put(b"a key of 19 bytes..", b"old").unwrap();
+    drop(client);
+    let mut bytes = std::fs::read(place.path()).unwrap();
+    let at = bytes.windows(19).position(|bytes| bytes == b"a key of 19 bytes..").unwrap();
+    bytes[at + 19] ^= 1;
+    std::fs::write(place.path(), bytes).unwrap();
+    let store = open::<Variable>(&place);
+    let mut client = store.client().unwrap();
+    assert_eq!(client.get(b"a key of 19 bytes..").unwrap().as_deref(), Some(&b"old"[..]));
+    assert_eq!(client.put(b"a key of 19 bytes..", b"new").unwrap(), Put::Replaced);
+    assert!(client.delete(b"a key of 19 bytes..").unwrap() && store.is_empty());
 }
 
 /// A store that was cut in the middle of a large record, and is used without it.
