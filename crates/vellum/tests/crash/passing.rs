@@ -168,7 +168,7 @@ const STEPS: [Step; 20] = [
             for item in &all.items {
                 change.update(*item, |item: &mut Item| {
                     item.number += 100;
-                    if item.number % 3 == 0 {
+                    if item.number.is_multiple_of(3) {
                         item.text = "y".repeat(6000).into();
                     }
                 })?;
