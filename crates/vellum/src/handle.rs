@@ -53,6 +53,7 @@ impl Handle {
         let existing = open.get(&record.root).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
             let table = Arc::new(OpenTable::new(name, record, &inner.writers));
+            table.add_generation(record.root, inner.created_after(record.root));
             open.insert(record.root, Arc::downgrade(&table));
             table
         });

@@ -11,6 +11,8 @@
 //! The life of a table, then a part of the writers.
 //!
 //! A dropped table's pages are freed when no snapshot sees the table and there are no handles on it: see `Inner::sweep`.
+//! If older snapshots are open, its root stays until they have ended: to them the doomed record counts as changed, so
+//! that they could not make another table there.
 //!
 //! # Generations
 //! Clearing or loading a table in a transaction gives it another tree: each tree that it has had is a *generation*, and
@@ -96,6 +98,13 @@ pub(crate) struct Doomed {
     /// The root of an earlier generation; none if the table is gone.
     pub(crate) tree: Option<PageId>,
     pub(crate) contents: Contents,
+}
+
+impl Doomed {
+    /// The root of the tree; if the table is gone, of its last one.
+    pub(crate) fn root(&self) -> PageId {
+        self.tree.unwrap_or_else(|| self.open.current.last())
+    }
 }
 
 /// How much is left of a tree that is to be freed.

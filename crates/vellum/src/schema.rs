@@ -194,6 +194,9 @@ impl Transaction {
     ) -> Result<Handle> {
         let root = record.root;
         let open = Arc::new(OpenTable::new(name, record, &self.open.inner.writers));
+        let last_commit = self.open.inner.durable.last_commit();
+        open.add_generation(root, last_commit);
+        lock(&self.open.inner.created_after).insert(root, last_commit);
         self.own(changing, (name, &open), root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
         let is_new = self.change_catalog(changing, name, |catalog| {

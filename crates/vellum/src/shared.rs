@@ -69,8 +69,13 @@ pub(crate) struct Inner {
     /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during
     /// an operation on a table.
     pub(crate) open: Mutex<OpenTables>,
+    /// The last commit before each table was created, by its root, if that was since the database was opened.
+    pub(crate) created_after: Mutex<HashMap<PageId, u64>>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
+    /// Tables that are gone, of which nothing is left but roots that wait for older snapshots, by the commit that these must
+    /// see. So transactions that end do not look at each of them.
+    pub(crate) resting: Mutex<BTreeMap<u64, Vec<Arc<OpenTable>>>>,
     /// Whether any may be freed now, or when a snapshot ends.
     pub(crate) has_doomed: AtomicBool,
     /// Whether any can be freed only when a table has no handles any more.
@@ -167,8 +172,8 @@ impl Inner {
     #[cold]
     fn sweep_doomed(&self) {
         let mut open = self.lock();
-        let mut doomed = lock(&self.doomed);
-        if doomed.is_empty() {
+        let (mut doomed, mut resting) = (lock(&self.doomed), lock(&self.resting));
+        if doomed.is_empty() && resting.is_empty() {
             // Release, here and below: the flag is changed while the list is locked.
             self.has_doomed.store(false, Ordering::Release);
             self.awaits_handles.store(false, Ordering::Relaxed);
@@ -179,19 +184,38 @@ impl Inner {
         let address = |doomed: &Doomed| Arc::as_ptr(&doomed.open).addr();
         let mut tables = BTreeMap::new();
         for entry in doomed.iter() {
-            let (_, entries, is_unused) = tables.entry(address(entry)).or_insert((&entry.open, 0, true));
+            let (_, entries, is_unused, is_empty) =
+                tables.entry(address(entry)).or_insert((&entry.open, 0, true, true));
             *entries += 1;
             *is_unused &= entry.time <= oldest && entry.contents != Contents::Going;
+            *is_empty &= entry.contents == Contents::Nothing;
         }
-        let mut unused = BTreeSet::new();
-        for (address, (table, entries, is_unused)) in tables {
+        let (mut unused, mut empty, mut without_handles) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (address, (table, entries, is_unused, is_empty)) in tables {
             table.unite(oldest);
-            if is_unused && Arc::strong_count(table) == entries {
-                unused.insert(address);
+            if Arc::strong_count(table) == entries {
+                without_handles.insert(address);
+                let set = if is_unused { Some(&mut unused) } else { is_empty.then_some(&mut empty) };
+                set.map(|set| set.insert(address));
             }
         }
         let free: Vec<Doomed> = doomed.extract_if(.., |doomed| unused.contains(&address(doomed))).collect();
         let mut roots = BTreeSet::new();
+        let later = resting.split_off(&oldest.saturating_add(1));
+        for table in std::mem::replace(&mut *resting, later).into_values().flatten() {
+            for generation in table.generations() {
+                open.remove(&generation.root);
+                roots.insert(generation.root);
+            }
+        }
+        // Nobody can get a handle on such a table any more. The entries of its earlier trees have earlier times.
+        let is_at_rest = |doomed: &Doomed| doomed.tree.is_none() && empty.contains(&address(doomed));
+        let at_rest: Vec<Doomed> = doomed.extract_if(.., |doomed| is_at_rest(doomed)).collect();
+        for entry in at_rest {
+            doomed.retain(|other| !Arc::ptr_eq(&other.open, &entry.open));
+            resting.entry(entry.time).or_default().push(entry.open);
+        }
         for Doomed { open: table, tree, .. } in free {
             table.generations().for_each(|generation| drop(open.remove(&generation.root)));
             match tree {
@@ -200,37 +224,38 @@ impl Inner {
             }
         }
         let mut emptied = Vec::new();
-        for Doomed { since, time, tree, contents, .. } in doomed.iter_mut() {
-            let is_due = match *contents {
+        for entry in doomed.iter_mut() {
+            let is_due = match entry.contents {
                 Contents::Whole => true,
                 Contents::Failed(until) => until <= Instant::now(),
                 Contents::Going | Contents::Nothing => false,
             };
-            if let Some(root) = tree.filter(|_| is_due)
-                && !is_seen(&snapshots, *since, *time)
-            {
-                *contents = Contents::Going;
-                emptied.push(root);
+            // The last tree of a table that is gone is reached by handles.
+            let is_out_of_reach = entry.tree.is_some() || without_handles.contains(&address(entry));
+            if is_due && is_out_of_reach && !is_seen(&snapshots, entry.since, entry.time) {
+                entry.contents = Contents::Going;
+                emptied.push(entry.root());
             }
         }
         // All that is left are roots of tables that have handles: transactions that end need not look at them again.
         let is_left = |doomed: &Doomed| {
             doomed.contents == Contents::Nothing && doomed.time <= oldest && !doomed.open.is_divided()
         };
-        if doomed.iter().all(is_left) {
+        if resting.is_empty() && doomed.iter().all(is_left) {
             self.has_doomed.store(false, Ordering::Release);
             self.awaits_handles.store(!doomed.is_empty(), Ordering::Relaxed);
         }
-        drop((open, doomed));
+        drop((open, doomed, resting));
         for root in roots {
             // Before that, because its root may be that of another tree at once.
+            lock(&self.created_after).remove(&root);
             self.durable.forget_tree(root);
             self.freeing.free(root);
         }
         emptied.into_iter().for_each(|root| self.truncate(root));
     }
 
-    /// Frees the contents of an earlier generation of a table.
+    /// Frees the contents of a tree that a table has had.
     fn truncate(&self, root: PageId) {
         /// Until then no transaction that ends tries it again.
         const RETRY: Duration = Duration::from_secs(1);
@@ -241,7 +266,7 @@ impl Inner {
         let mut doomed = lock(&self.doomed);
         doomed
             .iter_mut()
-            .filter(|doomed| doomed.tree == Some(root))
+            .filter(|doomed| doomed.contents == Contents::Going && doomed.root() == root)
             .for_each(|doomed| doomed.contents = left);
     }
 
@@ -271,8 +296,9 @@ impl Inner {
     /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.
     pub(crate) fn take_empty(&self, table: &Arc<OpenTable>) -> Option<PageId> {
         let mut doomed = lock(&self.doomed);
-        let is_empty =
-            |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing;
+        let is_empty = |doomed: &Doomed| {
+            Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing && doomed.tree.is_some()
+        };
         let index = doomed.iter().position(is_empty)?;
         doomed.swap_remove(index).tree
     }
@@ -285,6 +311,11 @@ impl Inner {
             return None;
         }
         Some(doomed.extract_if(.., |doomed| is_own(doomed)).filter_map(|doomed| doomed.tree).collect())
+    }
+
+    /// The last commit before the table with this root was created; 0 if that is not known.
+    pub(crate) fn created_after(&self, root: PageId) -> u64 {
+        lock(&self.created_after).get(&root).copied().unwrap_or_default()
     }
 
     /// How many of the handles on a table belong to the program.
@@ -392,7 +423,8 @@ impl Inner {
 
     /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
-        let since = tree.and_then(|root| open.generation(root)).map_or(0, Generation::since);
+        let root = tree.unwrap_or_else(|| open.current.last());
+        let since = open.generation(root).map_or(0, Generation::since);
         self.add_doomed(Doomed { open, time, since, tree, contents: Contents::Whole });
     }
 

@@ -484,3 +484,67 @@ fn what_no_open_snapshot_has_seen_is_free_though_older_ones_are_open() {
     assert_eq!(keys(&numbers), [5]);
     assert_clean(&database);
 }
+
+#[test]
+fn dropped_tables_that_no_open_snapshot_has_seen_take_a_page_each_while_older_ones_are_open() {
+    let (disk, database) = database(13, &options());
+    drop(database.create_table("other").unwrap());
+    let before = pages(&database);
+    let old = database.begin().unwrap();
+    let mut young = Vec::new();
+    for round in 0..60 {
+        let kept = if round % 3 == 0 {
+            // No snapshot can have seen it.
+            database
+                .run(|transaction| {
+                    let numbers = transaction.create_table(NUMBERS)?;
+                    (0..50).try_for_each(|number| {
+                        transaction.put(&numbers, number, "x".repeat(5_000)).map(drop)
+                    })?;
+                    transaction.drop_table("numbers")?;
+                    Ok(numbers)
+                })
+                .unwrap()
+        } else {
+            let numbers = database.create_table(NUMBERS).unwrap();
+            fill(&numbers);
+            if round % 20 == 10 {
+                let snapshot = database.begin().unwrap();
+                young.push((snapshot.table(NUMBERS).unwrap(), snapshot));
+            }
+            let transaction = database.begin().unwrap();
+            transaction.drop_table("numbers").unwrap();
+            transaction.commit().unwrap();
+            numbers
+        };
+        if round % 3 == 1 {
+            // Those that have a handle on it still see what it held.
+            assert_eq!(keys(&kept).len(), 500);
+        }
+    }
+    // Three tables are still seen.
+    let seen = 3 * pages_of_one();
+    let more = pages(&database) - before;
+    assert!(more < seen + 80, "{more} pages more, of which {seen} are seen");
+    for (numbers, snapshot) in &young {
+        assert_eq!(snapshot.count(numbers, ..).unwrap(), 500);
+        assert_eq!(snapshot.get(numbers, 500).unwrap().unwrap().len(), 50_000);
+    }
+    // What the older snapshot does not see is in the way of no table that it makes.
+    for number in 0..100 {
+        old.create_table(&format!("new {number}")).map(drop::<Table>).unwrap();
+    }
+    assert_clean(&database);
+    assert_clean(&Database::open_in(Arc::new(disk.crash()), "data", &options()).unwrap());
+    drop((old, young));
+    assert!(pages(&database) <= before + 2);
+    assert_clean(&database);
+}
+
+/// How many pages a table takes that is filled.
+fn pages_of_one() -> u64 {
+    let (_disk, database) = database(14, &options());
+    let before = pages(&database);
+    fill(&database.create_table(NUMBERS).unwrap());
+    pages(&database) - before
+}
