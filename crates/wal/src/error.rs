@@ -11,8 +11,11 @@ use vellum_vm::{VmError, advice, is_full};
 pub enum LogError {
     /// An option is out of its range.
     #[error(
-        "{option} cannot be {bytes} bytes: a segment is a multiple of 4096, at least 8192 and at most a tebibyte; the buffer is a \
-         power of two, and has the room of several records"
+        "{option} cannot be {bytes} bytes: {}",
+        match *option {
+            "log_segment_bytes" => "a segment is a multiple of 4096, at least 8192 and at most a tebibyte",
+            _ => "the buffer is a power of two, and has the room of several records",
+        }
     )]
     Option {
         /// Which option.

@@ -184,7 +184,13 @@ fn wrong_options_and_records_that_are_too_long_are_refused() {
         [(4096, 8192), (10_000, 8192), (8192, 4096), (8192, 12288), (0, 0), (1 << 41, 8192)]
     {
         let options = LogOptions { segment_bytes, buffer_bytes, ..options() };
-        assert!(matches!(open(&disk, &options), Err(LogError::Option { .. })));
+        let Err(error @ LogError::Option { option, .. }) = open(&disk, &options) else {
+            panic!("a segment of {segment_bytes} bytes and a buffer of {buffer_bytes} are not refused");
+        };
+        // It tells of the option that is wrong, and of no other.
+        let is_segment = option == "log_segment_bytes";
+        assert_eq!(error.to_string().contains("tebibyte"), is_segment, "{error}");
+        assert_eq!(error.to_string().contains("power of two"), !is_segment, "{error}");
     }
     let (log, _) = open(&disk, &options()).unwrap();
     let longest = options().record_bytes_max();
