@@ -379,6 +379,12 @@ fn restore_to(
     let point = restore(&files, &**file, log, point, progress).map_err(|error| match error {
         TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
         TxnError::Log(LogError::Archive(ArchiveError::Missing { oldest: None, .. })) => Error::EmptyArchive,
+        // So does a directory that does not exist.
+        TxnError::Log(LogError::Archive(ArchiveError::Read { source }))
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
+            Error::EmptyArchive
+        }
         error => error.into(),
     })?;
     let opened = PoolFile::open_restored(file.clone(), &options.pool)?;

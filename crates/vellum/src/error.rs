@@ -80,9 +80,9 @@ pub enum Error {
         /// Which, and why.
         why: &'static str,
     },
-    /// The archive of the log that a restore is to follow is empty.
+    /// The archive of the log that a restore is to follow is empty, or does not exist.
     #[error(
-        "the archive of the log holds nothing: name the directory that was given as the archive of the database. If nothing was \
+        "the archive of the log holds nothing, or does not exist: name the directory that was given as the archive of the database. If nothing was \
          archived since the backup, restore without it (`--archive`): the backup by itself leads to where it ends"
     )]
     EmptyArchive,

@@ -155,6 +155,7 @@ fn archive_kind(error: &ArchiveError) -> ErrorKind {
         ArchiveError::Write { source } | ArchiveError::Read { source } if is_full(source) => {
             ErrorKind::OutOfSpace
         }
+        ArchiveError::Read { source } if source.kind() == std::io::ErrorKind::NotFound => ErrorKind::NotFound,
         ArchiveError::Open(error) | ArchiveError::Segment(error) => vm_kind(error),
         ArchiveError::Foreign | ArchiveError::Version { .. } => ErrorKind::Incompatible,
         ArchiveError::Damaged { .. } | ArchiveError::Source { .. } | ArchiveError::Record { .. } => {

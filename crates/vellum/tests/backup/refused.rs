@@ -1,7 +1,7 @@
 //! Backups and restores that make no sense are refused before anything is done.
 
 use crate::{Place as _, Real, options};
-use vellum::{Backup, BackupOptions, Error, ErrorKind, Lsn, RestoreOptions, Until};
+use vellum::{Backup, BackupOptions, Error, ErrorKind, LogArchive, Lsn, RestoreOptions, Until};
 
 #[test]
 fn options_of_which_a_restore_can_make_nothing_are_refused() {
@@ -59,6 +59,13 @@ fn a_restore_to_the_end_of_a_backup_needs_nothing_of_the_archive() {
     assert!(matches!(error, Error::EmptyArchive), "{error}");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("restore without it"), "{error}");
+    // A mistyped name is told in the same way.
+    let how = RestoreOptions::default().archive(place.path().join("nowhere"));
+    let error =
+        Backup::restore_with(&backup, place.path().join("again"), &options(), how).map(drop).unwrap_err();
+    assert!(matches!(error, Error::EmptyArchive), "{error}");
+    let error = LogArchive::open(place.path().join("nowhere"), &backup[0]).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     database.archive_log().unwrap();
     assert_eq!(restore("again", Until::End).unwrap().point.map(|point| point.end >= end), Some(true));
 }
