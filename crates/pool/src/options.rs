@@ -138,3 +138,23 @@ impl PoolOptions {
         self
     }
 }
+
+impl std::fmt::Debug for PoolOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pool_bytes, capacity_bytes, application, release, engine, direct, .. } = self;
+        let Self { read_only, count_hits, background_eviction, huge_pages, log, .. } = self;
+        f.debug_struct("PoolOptions")
+            .field("pool_bytes", pool_bytes)
+            .field("capacity_bytes", capacity_bytes)
+            .field("application", application)
+            .field("release", release)
+            .field("engine", engine)
+            .field("direct", direct)
+            .field("read_only", read_only)
+            .field("count_hits", count_hits)
+            .field("background_eviction", background_eviction)
+            .field("huge_pages", huge_pages)
+            .field("has_log", &log.is_some())
+            .finish()
+    }
+}

@@ -437,3 +437,10 @@ fn remove_segments(log: &dyn Directory) -> Result<()> {
 fn read_only() -> FileOptions {
     FileOptions { read_only: true, ..FileOptions::default() }
 }
+
+impl std::fmt::Debug for Backup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.is_increment() { "increment" } else { "full backup" };
+        write!(f, "{what} of {} pages", self.sizes().0)
+    }
+}

@@ -132,3 +132,9 @@ impl<K: KeyType + ?Sized> BulkLoader<'_, K> {
         Ok(self.load.push_from(key.encoded().as_ref(), length, source)?)
     }
 }
+
+impl<K: ?Sized, V: ?Sized> std::fmt::Debug for BulkLoader<'_, K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "load of table {:?}", self.table.name)
+    }
+}

@@ -4,6 +4,7 @@ use crate::{
     Result, Value,
     coverage::{Coverage, Step},
     nested,
+    shown::shown_key,
 };
 use std::ops::ControlFlow;
 use vellum_access::CursorPosition;
@@ -213,5 +214,17 @@ impl<'c, 't> Entry<'c, 't> {
             nested::check(self.pool);
         }
         Ok(self.entry.value()?.map(Value))
+    }
+}
+
+impl std::fmt::Debug for Cursor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cursor")
+    }
+}
+
+impl std::fmt::Debug for Entry<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "entry \"{}\" of {} bytes", shown_key(self.key()), self.value_length())
     }
 }

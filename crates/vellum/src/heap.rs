@@ -541,3 +541,9 @@ impl Fetcher<'_> {
         self.0.fetch_all(references);
     }
 }
+
+impl std::fmt::Debug for Heap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "heap {:?}", self.handle.name)
+    }
+}

@@ -40,3 +40,9 @@ impl LogArchive {
         self.parts.iter().find(|part| part.end > backup.log_needed())
     }
 }
+
+impl std::fmt::Debug for LogArchive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "archive of a log in {} files", self.parts.len())
+    }
+}

@@ -18,7 +18,7 @@ const APPLICATION: &str = "vellum database";
 /// ```
 /// let options = vellum::Options::default().pool_bytes(1 << 30).read_only(true);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) pool: PoolOptions,
     pub(crate) read_depth: usize,

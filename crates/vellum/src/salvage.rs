@@ -404,3 +404,9 @@ fn is_refused(error: &Error) -> bool {
 fn log_error(source: io::Error) -> Error {
     TxnError::from(LogError::Files { action: "list the files", source }).into()
 }
+
+impl std::fmt::Debug for Salvage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "salvage of {}, with {} damages", self.database.path().display(), self.damage.len())
+    }
+}

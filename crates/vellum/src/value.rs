@@ -112,3 +112,9 @@ impl Seek for ValueReader<'_> {
         Ok(self.position)
     }
 }
+
+impl std::fmt::Debug for ValueReader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "reader at {} of {} bytes", self.position, self.len())
+    }
+}

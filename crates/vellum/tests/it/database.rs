@@ -1,7 +1,10 @@
 //! The published interface, as a user meets it.
 
 use std::io::Read;
-use vellum::{Database, Durability, Error, ErrorKind, Options, Put, Table, TableOptions, Transaction};
+use vellum::{
+    Backup, Database, Durability, Error, ErrorKind, LogArchive, Options, Put, Salvage, Table, TableOptions,
+    Transaction,
+};
 
 fn options() -> Options {
     Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 32)
@@ -273,4 +276,31 @@ fn a_thread_that_ends_can_use_the_database_in_its_last_moments() {
     assert_eq!(database.history().open, 0);
     drop(table);
     database.close().unwrap();
+}
+
+#[test]
+fn what_a_program_holds_can_be_shown_for_debugging() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name| directory.path().join(name);
+    let given = options().log_archive(path("archive"));
+    assert!(format!("{given:?}").contains("pool_bytes"), "{given:?}");
+    let database = Database::create(path("data"), &given).unwrap();
+    let table = database.create_table("table").unwrap();
+    table.put("key", "value").unwrap();
+    assert_eq!(format!("{:?}", table.cursor(..).unwrap()), "cursor");
+    let mut cursor = table.cursor(..).unwrap();
+    assert_eq!(format!("{:?}", cursor.next().unwrap().unwrap()), "entry \"key\" of 5 bytes");
+    assert_eq!(format!("{:?}", table.reader("key").unwrap().unwrap()), "reader at 0 of 5 bytes");
+    let empty = database.create_table("empty").unwrap();
+    assert_eq!(format!("{:?}", empty.bulk_loader().unwrap()), "load of table \"empty\"");
+    assert_eq!(format!("{:?}", database.create_heap("heap").unwrap()), "heap \"heap\"");
+    database.backup(path("backup")).unwrap();
+    let backup = Backup::open(path("backup")).unwrap();
+    assert!(format!("{backup:?}").starts_with("full backup of "), "{backup:?}");
+    database.archive_log().unwrap();
+    let archive = LogArchive::open(path("archive"), &backup).unwrap();
+    assert_eq!(format!("{archive:?}"), format!("archive of a log in {} files", archive.parts().len()));
+    assert!(Backup::open(path("nowhere")).unwrap_err().to_string().contains("nowhere"));
+    let nowhere = Salvage::open(path("nowhere"), &options()).unwrap_err();
+    assert_eq!(nowhere.kind(), ErrorKind::NotFound, "{nowhere}");
 }
