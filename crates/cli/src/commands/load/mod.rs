@@ -30,8 +30,9 @@ is stored. The database and the table are created if they are not there, unless 
 Escapes do not sort as the bytes that they stand for; what has to be sorted, and has keys that are not text, is better \
 written with --hex.
 
-With --dump the lines are what `vellum dump` has printed: its tables are created, with their types, and filled. None of them may be there
-yet. If anything goes wrong, none of them is afterwards, also if the command is killed. Nothing may follow the last line of a dump.
+With --dump the lines are what `vellum dump` has printed: its tables are created, with their types, and filled. None of \
+them may be there yet. If anything goes wrong, none of them is afterwards, also if the command is killed. Nothing may \
+follow the last line of a dump.
 
 Examples:
   vellum load data.vellum words.tsv --table words
