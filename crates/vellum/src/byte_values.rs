@@ -80,7 +80,8 @@ impl<K: KeyType + ?Sized> Table<K> {
         self.handle.find(|tree| self.handle.reader(tree, key.as_ref()))
     }
 
-    /// Stores the next `length` bytes of `source` under `key`, without holding all of them in memory.
+    /// Stores the next `length` bytes of `source` under `key`, without holding all of them in memory. The room for them is
+    /// taken first, so the length must be known.
     ///
     /// # Errors
     /// As for [`put`](Self::put), and if `source` fails or ends too early. `source` is read only once, and only after

@@ -219,7 +219,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         loader.finish()
     }
 
-    /// The entries of a range of keys, in key order: an iterator that can go in both directions.
+    /// The entries of a range of keys, in key order: an iterator that can go in both directions. A range whose end lies
+    /// before its beginning is empty.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

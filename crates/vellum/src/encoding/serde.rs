@@ -8,7 +8,8 @@ use serde::{
 };
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
-/// The type of values that are `T`s, serialised by `serde`. Given and read as `T` itself. Requires the feature `serde`.
+/// The type of values that are `T`s, serialised by `serde`. Given and read as `T` itself: `Serde` only stands in the type of a table, and
+/// has no values. Requires the feature `serde`.
 ///
 /// The format is that of `postcard`: compact, stable, and without field names. So fields may not be added, removed or
 /// reordered while values of the old form are in the table; variants may be appended to an enum. The catalog stores the
