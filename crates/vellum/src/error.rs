@@ -338,6 +338,9 @@ pub enum Error {
         /// How many other references to it exist. A transaction counts as two.
         handles: usize,
     },
+    /// The program itself has given up a transaction: see [`Error::other`].
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<AccessError> for Error {
@@ -378,6 +381,29 @@ impl From<LogError> for Error {
 }
 
 impl Error {
+    /// An error of the program's own. The work of [`Database::run`](crate::Database::run) returns it to give its transaction
+    /// up: the transaction is rolled back, and not run again. Its kind is [`ErrorKind::Other`](crate::ErrorKind::Other).
+    ///
+    /// ```
+    /// use vellum::{Error, TableName};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table(TableName::<str, u32>::new("stock"))?;
+    /// stock.put("figs", 3)?;
+    /// let sold = database.run(|transaction| {
+    ///     let left = transaction.get(&stock, "figs")?.unwrap_or(0);
+    ///     transaction.put(&stock, "sold figs", 5)?;
+    ///     transaction.put(&stock, "figs", left.checked_sub(5).ok_or_else(|| Error::other("too few figs"))?)
+    /// });
+    /// assert!(matches!(&sold, Err(Error::Other(error)) if error.to_string() == "too few figs"));
+    /// assert_eq!(stock.get("sold figs")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
     /// The same error of the log, for another operation that it affects.
     pub(crate) fn repeated(&self) -> Self {
         let source = match self {

@@ -41,6 +41,8 @@ pub enum ErrorKind {
     /// The log could not be written: whether the last changes are durable is known once the database has been opened
     /// again. Further changes are refused with it before they are made; reads go on.
     OutcomeUnknown,
+    /// The program itself has given up a transaction: see [`Error::other`].
+    Other,
 }
 
 impl Error {
@@ -93,6 +95,7 @@ impl Error {
                 ErrorKind::NotFound
             }
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
+            Self::Other(_) => ErrorKind::Other,
             Self::TableInUse { .. } | Self::StillInUse { .. } | Self::InProgress { .. } => ErrorKind::Busy,
         }
     }

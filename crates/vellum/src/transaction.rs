@@ -148,7 +148,8 @@ impl Database {
     /// it is an error, unless [`retry_for`](TransactionOptions::retry_for) sets another limit.
     ///
     /// `work` should do everything through its transaction. An operation on a table itself, or another transaction,
-    /// knows nothing of this transaction and is not part of it.
+    /// knows nothing of this transaction and is not part of it. It returns [`Error::other`] to give the transaction up for a
+    /// reason of its own.
     ///
     /// # Errors
     /// The error that `work` returns, except a conflict: the transaction is then rolled back. [`Error::OwnConflict`] if

@@ -283,3 +283,34 @@ fn a_conflict_with_a_transaction_that_the_thread_has_begun_ends_and_says_so() {
     });
     assert_eq!(table.get("hot").unwrap().unwrap(), b"3");
 }
+
+/// A reason of the program's own.
+#[derive(Debug, PartialEq)]
+struct TooFew(u32);
+
+impl std::fmt::Display for TooFew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} are left", self.0)
+    }
+}
+
+impl std::error::Error for TooFew {}
+
+#[test]
+fn work_gives_its_transaction_up_with_an_error_of_its_own() {
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    let attempts = Cell::new(0);
+    let given_up = database.run(|transaction| {
+        attempts.set(attempts.get() + 1);
+        transaction.put(&table, "key", "value")?;
+        Err::<(), _>(Error::other(TooFew(3)))
+    });
+    let error = given_up.unwrap_err();
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Other, "3 are left".to_owned()));
+    let Error::Other(own) = error else { panic!("{error}") };
+    assert_eq!(own.downcast_ref(), Some(&TooFew(3)));
+    assert_eq!((attempts.get(), table.get("key").unwrap()), (1, None));
+    // The key is not kept for it.
+    table.put("key", "other").unwrap();
+}
