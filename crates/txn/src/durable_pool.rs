@@ -110,7 +110,7 @@ impl DurablePool {
     /// directory, if there is one, which is made then. What was left of an earlier log there is removed.
     ///
     /// # Errors
-    /// If the file needs its log, or the system refuses memory.
+    /// If the file needs its log, or is [older](LogError::Newer) than the log there, or the system refuses memory.
     pub fn without_log(
         mut file: PoolFile,
         directory: Option<Arc<dyn Directory>>,
@@ -121,16 +121,23 @@ impl DurablePool {
         let options = LogOptions::new(file.database());
         // A close may have been interrupted. Once something is changed, the file is another database to that log. But
         // storage may still hold superblocks that need it. If any of this fails, nothing needs those files until then.
-        let left = directory.as_ref().filter(|_| !is_read_only);
+        let left = directory.as_ref().filter(|_| !file.needs_recovery());
         let left = left.filter(|directory| Log::is_there(&***directory).unwrap_or_default());
-        let left = left.filter(|_| !file.needs_recovery() && file.confirm().is_ok());
+        if let Some(directory) = left {
+            let closed = LogOptions { least: file.redo(), ..options.clone() };
+            // Any other log is not needed, and may belong to another database.
+            if let Err(error @ LogError::Newer { .. }) = vellum_wal::refuse_newer(directory, &closed) {
+                return Err(error.into());
+            }
+        }
+        let left = left.filter(|_| !is_read_only && file.confirm().is_ok());
         let pool = file.start(None)?;
         if let Some(directory) = left {
             let _ = vellum_wal::remove_left(directory, &options);
         }
         // It has a clock, because it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
-        let spill = Spill::new(directory, settings.version_memory_bytes);
+        let spill = Spill::new(directory.filter(|_| !is_read_only), settings.version_memory_bytes);
         let places = Places::Clock(clock);
         let transactions =
             Arc::new(Transactions::new(1, settings.snapshot_limit, spill, shared_with(&pool), places));
@@ -187,6 +194,7 @@ impl DurablePool {
         } else {
             is_given_up = Log::is_there(&*directory)?;
             if is_given_up {
+                vellum_wal::refuse_newer(&directory, &options)?;
                 file.confirm()?;
             }
             Log::begin(directory.clone(), &options)?

@@ -212,7 +212,8 @@ impl Database {
 
     fn start(file: PoolFile, place: LogPlace, options: &Options) -> Result<(DurablePool, LogPlace)> {
         if file.is_read_only() {
-            return Ok((DurablePool::without_log(file, None, &options.log_settings)?, LogPlace::default()));
+            let opened = DurablePool::without_log(file, place.directory, &options.log_settings)?;
+            return Ok((opened, LogPlace::default()));
         }
         if file.is_log_archived() && !options.ends_archive {
             check_archive(&file, options)?;

@@ -145,7 +145,9 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
         LogError::Closed => ErrorKind::ReadOnly,
         LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,
-        LogError::Version { .. } | LogError::Foreign { .. } => ErrorKind::Incompatible,
+        LogError::Version { .. } | LogError::Foreign { .. } | LogError::Newer { .. } => {
+            ErrorKind::Incompatible
+        }
         LogError::Option { .. } | LogError::RecordTooLong { .. } => ErrorKind::InvalidInput,
         LogError::Open(error) => vm_kind(error),
         LogError::Archive(error) => archive_kind(error),

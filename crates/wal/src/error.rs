@@ -103,6 +103,19 @@ pub enum LogError {
         oldest: Lsn,
     },
 
+    /// The database's file was closed, and the log goes on after that: the file is older than the log.
+    #[error(
+        "the log goes on to {end}, and this file was closed at {closed}: it is an older copy, and what was committed since is in \
+         the log. Put the file that belongs to the log where it was. Or, to go on with this one without that, move the log away, by \
+         default a directory beside the database with `-log` after its name"
+    )]
+    Newer {
+        /// Where the file was closed.
+        closed: Lsn,
+        /// A place up to which the log is there.
+        end: Lsn,
+    },
+
     /// A segment was written by a later version.
     #[error(
         "the log has format version {version}, which this version of Vellum does not know: use a later one"

@@ -42,6 +42,7 @@ mod lives;
 mod log;
 #[cfg(all(test, loom))]
 mod models;
+mod newer;
 mod options;
 mod plant;
 mod prepared;
@@ -77,6 +78,7 @@ pub use frame::PAYLOAD_BYTES_MAX;
 pub use held::{HeldLog, LogKeeper};
 pub use lives::LogLives;
 pub use log::Log;
+pub use newer::refuse_newer;
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};
 pub use rebuild::LogRebuilder;

@@ -41,6 +41,7 @@ mod nested_runs;
 mod not_undone;
 mod old_archives;
 mod old_snapshots;
+mod older_copies;
 mod outside_loads;
 mod paced_checkpoints;
 mod paths;

@@ -1,0 +1,46 @@
+//! A log that goes on after the place at which the file of its database was closed: the file is an older copy.
+//!
+//! A clean close needs nothing of the log, and removes it. If that fails, the log ends where the file says that it was closed. Nothing
+//! is logged before the file says that it needs the log. So a record after that place was logged by a later life of the
+//! database, whose file this is not.
+
+use crate::{LogError, LogOptions, LogReader, files::LogFiles};
+use std::sync::Arc;
+use vellum_base::Lsn;
+use vellum_vm::{Directory, OverlayDirectory};
+
+/// Checks that the log in a directory holds nothing after [`LogOptions::least`], where its database was closed.
+///
+/// # Errors
+/// [`LogError::Newer`] if it does; [`LogError::Foreign`] or [`LogError::Version`] if the files are not a log of this database;
+/// what the system reports.
+pub fn refuse_newer(directory: &Arc<dyn Directory>, options: &LogOptions) -> Result<(), LogError> {
+    // Nothing is changed there.
+    let directory: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory.clone()));
+    let files = LogFiles::open(&directory, options)?;
+    let closed = options.least;
+    let newer = |end| Err(LogError::Newer { closed, end });
+    // A segment is begun when all before it is durable.
+    let end = files.segments.values().map(|segment| Lsn(segment.header.previous_end)).max();
+    if let Some(end) = end.filter(|end| *end > closed) {
+        return newer(end);
+    }
+    // A later life begins with a segment of its own.
+    let starts = files.segments.keys().map(|number| Lsn(files.geometry.start(*number)));
+    let starts: Vec<Lsn> = starts.filter(|start| *start >= closed).collect();
+    drop(files);
+    for start in starts {
+        match LogReader::open(directory.clone(), options, start).and_then(|mut log| read_one(&mut log)) {
+            Ok(Some(end)) => return newer(end),
+            // What was durable there is lost.
+            Err(LogError::Hole { durable, .. }) => return newer(durable),
+            read => drop(read?),
+        }
+    }
+    Ok(())
+}
+
+/// The end of the first record, if there is one.
+fn read_one(log: &mut LogReader) -> Result<Option<Lsn>, LogError> {
+    Ok(log.next()?.map(|record| record.end()))
+}
