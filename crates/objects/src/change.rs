@@ -95,11 +95,12 @@ impl<'p, P: Pager> Change<'p, P> {
             return decode::<T, F>(fields, body, found.at);
         }
         let (pager, large) = (self.heap.pager, large(body, found.at)?);
-        if let Some(value) = self.made.read(large, |bytes| decode::<T, F>(fields, bytes, found.at))? {
+        let page = found.at.page();
+        if let Some(value) = self.made.read(large, page, |bytes| decode::<T, F>(fields, bytes, found.at))? {
             return value;
         }
         let value = pager.run(|| {
-            let parent = pager.root(found.at.page())?;
+            let parent = pager.root(page)?;
             // If the object has changed since, its extent may have been reused. This change is then discarded.
             let body_at = found.at.at() + GRANULE_BYTES;
             if parent.bytes().compare(body_at, LARGE_BYTES, &large.encode()).is_ne() {

@@ -32,6 +32,7 @@ mod full_undo;
 mod heap_room;
 mod heaps;
 mod histories;
+mod large_objects;
 mod loading;
 mod lookups;
 mod moved;
