@@ -144,8 +144,7 @@ async fn watched<T>(
     let worked = poll_fn(|context| {
         let running = Running::begin(inner, &transaction.open.transaction, (passed_by, turn));
         let polled = work.as_mut().poll(context);
-        let polled = polled
-            .map(|worked| worked.map_err(|error| running::explained(inner, transaction.is_dead(), error)));
+        let polled = polled.map(|worked| transaction.outcome(worked));
         passed_by = running.end();
         polled
     });

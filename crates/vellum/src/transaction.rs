@@ -104,8 +104,17 @@ pub struct Transaction {
     savepoints: Mutex<Savepoints>,
     /// An operation has failed in a way that leaves only a rollback.
     is_dead: AtomicBool,
+    /// The conflict that was the reason of that, if it was one.
+    killer: Mutex<Option<Box<Conflict>>>,
     // Dropped last.
     _sweeper: Sweeper,
+}
+
+/// What an [`Error::Conflict`] says.
+struct Conflict {
+    table: String,
+    key: Vec<u8>,
+    committed: bool,
 }
 
 /// Frees what is no longer used once a transaction has let go of everything.
@@ -141,7 +150,7 @@ impl Database {
     /// same transaction one goes on after the other. After several conflicts it gets *precedence*, which one transaction has at
     /// a time: transactions of other threads wait before their first change, for up to twice as long as its last
     /// attempt took, and at most ten seconds. So a long transaction can finish among any number of short ones. `work`
-    /// may be called several times.
+    /// may be called several times. A conflict counts even if `work` passes over it: it has ended the transaction.
     ///
     /// If a record is held by a transaction that this thread has [begun](Self::begin) and not ended, the wait is
     /// limited: unless that transaction was given to another thread, only this thread could end it. After five seconds
@@ -181,8 +190,7 @@ impl Database {
             let passed_by = running::PassedBy::none(inner);
             let transaction = self.begin_with(options)?;
             let running = Running::begin(inner, &transaction.open.transaction, (passed_by, None));
-            let worked =
-                work(&transaction).map_err(|error| running::explained(inner, transaction.is_dead(), error));
+            let worked = transaction.outcome(work(&transaction));
             let passed_by = running.end();
             let done = worked.and_then(|value| transaction.commit().map(|()| value));
             if let Err(Error::Conflict { table, key, committed: false }) = &done
@@ -254,6 +262,7 @@ impl Transaction {
             tables_read: Mutex::default(),
             savepoints: Mutex::default(),
             is_dead: AtomicBool::new(false),
+            killer: Mutex::default(),
             _sweeper: Sweeper(inner.clone()),
         }
     }
@@ -536,9 +545,18 @@ impl Transaction {
         catalog::find(catalog, name)
     }
 
-    /// Whether it can only be rolled back.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.is_dead.load(Ordering::Relaxed)
+    /// The outcome of work that is being run with this transaction. If a conflict has ended the transaction, and the work
+    /// has passed over that, it is the conflict.
+    pub(crate) fn outcome<T>(&self, worked: Result<T>) -> Result<T> {
+        let ended = match worked.and_then(|value| self.check().map(|()| value)) {
+            Err(Error::Ended) => Err(lock(&self.killer).take().map_or(Error::Ended, |killer| {
+                let Conflict { table, key, committed } = *killer;
+                Error::Conflict { table, key, committed }
+            })),
+            worked => worked,
+        };
+        let is_dead = self.is_dead.load(Ordering::Relaxed);
+        ended.map_err(|error| running::explained(&self.open.inner, is_dead, error))
     }
 
     /// Marks the transaction as one that can only be rolled back, and passes the error on.
@@ -548,6 +566,10 @@ impl Transaction {
         }
         // An invalid request has changed nothing, and the next request may succeed.
         if error.kind() != ErrorKind::InvalidInput {
+            if let Error::Conflict { table, key, committed } = &error {
+                let killer = Conflict { table: table.clone(), key: key.clone(), committed: *committed };
+                lock(&self.killer).get_or_insert_with(|| Box::new(killer));
+            }
             self.is_dead.store(true, Ordering::Relaxed);
         }
         error

@@ -188,6 +188,28 @@ fn errors_of_the_work_and_a_limit_of_time_end_it() {
 }
 
 #[test]
+fn one_whose_work_passes_over_its_conflict_is_run_again() {
+    let (database, owned) = database(9, &options());
+    let (table, attempts) = (&owned, &AtomicU64::new(0));
+    for (run, end) in [(1, Ok(())), (2, Err(()))] {
+        let held = database.begin().unwrap();
+        held.put(table, "a", 1).unwrap();
+        let held = &std::sync::Mutex::new(Some(held));
+        let ran = block_on(database.run_async(|transaction| async move {
+            if attempts.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+                let _ = transaction.put_async(table, "a", 2).await;
+                give_way().await;
+                held.lock().unwrap().take().unwrap().commit()?;
+                return end.map_err(|()| Error::Ended);
+            }
+            transaction.put_async(table, "a", 3).await.map(drop)
+        }));
+        ran.unwrap();
+        assert_eq!((attempts.load(Ordering::Relaxed), table.get("a").unwrap()), (2 * run, Some(3)));
+    }
+}
+
+#[test]
 fn one_that_is_dropped_has_done_nothing_and_keeps_nobody_waiting() {
     let (database, owned) = database(5, &options());
     let table = &owned;

@@ -76,6 +76,18 @@ fn what_conflicts_with_the_transaction_around_it_says_so() {
             database.run(|inner| inner.put(table, "hot", "1").map(drop))?;
             transaction.put(table, "hot", "2").map(drop)
         }),
+        ("a transaction that is run, and passes over its conflict", |database, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            database.run(|inner| {
+                let _ = inner.put(table, "hot", "2");
+                inner.put(table, "other", "2").map(drop)
+            })
+        }),
+        ("passing over a conflict with what an operation has changed inside it", |_, table, transaction| {
+            table.put("hot", "1")?;
+            let _ = transaction.put(table, "hot", "2");
+            Ok(())
+        }),
     ];
     for (what, work) in all {
         match run(what, *work) {

@@ -4,7 +4,7 @@ use crate::support::options;
 use std::{
     iter,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     thread,
@@ -217,4 +217,39 @@ fn a_limit_of_time_ends_the_wait() {
         other.rollback().unwrap();
         _ = waiting.join().unwrap();
     });
+}
+
+#[test]
+fn a_transaction_whose_work_passes_over_its_conflict_is_run_again() {
+    let (database, table) = database(6);
+    for (what, end) in [("nothing", Ok(())), ("Ended", Err(()))] {
+        let (other, attempts) = (Mutex::new(Some(database.begin().unwrap())), AtomicU32::new(0));
+        other.lock().unwrap().as_ref().unwrap().put(&table, "key", "1").unwrap();
+        let run = || {
+            database.run(|transaction| {
+                // The first conflict is with a transaction that is open, and the second with one that is committed.
+                match attempts.fetch_add(1, Ordering::Relaxed) {
+                    0 => _ = transaction.put(&table, "key", "2"),
+                    1 => {
+                        thread::scope(|scope| {
+                            scope.spawn(|| other.lock().unwrap().take().unwrap().commit().unwrap());
+                        });
+                        _ = transaction.put(&table, "key", "3");
+                    }
+                    _ => return transaction.put(&table, "key", "4").map(drop),
+                }
+                end.map_err(|()| Error::Ended)
+            })
+        };
+        run().unwrap_or_else(|error| panic!("{what} was returned: {error}"));
+        assert_eq!((attempts.into_inner(), table.get("key").unwrap()), (3, Some(b"4".to_vec())));
+    }
+    // An error of another transaction is no conflict of this one.
+    let mut attempts = 0;
+    let ended = database.run(|_| {
+        attempts += 1;
+        Err::<(), _>(Error::Ended)
+    });
+    assert!(matches!(ended, Err(Error::Ended)));
+    assert_eq!(attempts, 1);
 }
