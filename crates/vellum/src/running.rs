@@ -159,10 +159,20 @@ pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Erro
     }
 }
 
+/// Turns a conflict that is final into [`Error::HeldByThread`] if it is with a transaction that this thread has begun and
+/// not ended.
+pub(crate) fn unless_held(inner: &Inner, error: Error) -> Error {
+    let Error::Conflict { table, key, committed: false } = error else { return error };
+    match begun_here(inner, &table, &key) {
+        Some(begun_at) => Error::HeldByThread { table, key, begun_at },
+        None => Error::Conflict { table, key, committed: false },
+    }
+}
+
 /// Where this thread has begun the transaction that keeps others from changing a record or a table, if it was this
 /// thread.
 #[cold]
-pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
+fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
     let durable = &inner.durable;
     durable.begun_here(tree_of(inner, table)?, key).or_else(|| {
         // The table is kept by a transaction that has changed its records, or is loading it.

@@ -54,7 +54,8 @@ impl TransactionOptions {
 
     /// For how long [`Database::run_with`] and [`Database::run_async_with`] keep running it again after conflicts; after
     /// that they return the last conflict as their error. By default there is no limit, except that `run_with` waits
-    /// only five seconds for a transaction that the same thread has begun and not ended.
+    /// only five seconds for a transaction that the same thread has begun and not ended. If the last conflict is with such
+    /// a transaction, the error of `run_with` is [`Error::HeldByThread`].
     #[must_use]
     pub fn retry_for(mut self, time: Duration) -> Self {
         self.retry_for = Some(time);
@@ -193,19 +194,17 @@ impl Database {
             let worked = transaction.outcome(work(&transaction));
             let passed_by = running.end();
             let done = worked.and_then(|value| transaction.commit().map(|()| value));
-            if let Err(Error::Conflict { table, key, committed: false }) = &done
-                && attempts.is_over_if_held()
-                && let Some(begun_at) = running::begun_here(inner, table, key)
-            {
-                return Err(Error::HeldByThread { table: table.clone(), key: key.clone(), begun_at });
-            }
+            let done = match attempts.is_over_if_held() {
+                true => done.map_err(|error| running::unless_held(inner, error)),
+                false => done,
+            };
             // Others that have waited for the same transaction go on.
             drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));
             // While it has precedence, few other threads change anything.
             let may_be_own = preceding.is_some() && passed_by.is_all_own(inner);
             if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
-                return done;
+                return done.map_err(|error| running::unless_held(inner, error));
             }
             drop(preceding);
             match wait {

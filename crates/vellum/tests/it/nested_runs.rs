@@ -182,7 +182,8 @@ fn a_conflict_with_what_another_thread_has_committed_is_none_with_what_was_commi
 fn a_run_that_is_given_a_time_ends() {
     let (_directory, database) = database();
     let table = database.create_table("table").unwrap();
-    let other = database.begin().unwrap();
+    // A conflict with a transaction of this thread is another error.
+    let other = thread::scope(|scope| scope.spawn(|| database.begin().unwrap()).join().unwrap());
     other.put(&table, "hot", "1").unwrap();
     let options = TransactionOptions::default().retry_for(std::time::Duration::from_millis(20));
     let mut attempts = 0;
@@ -194,6 +195,30 @@ fn a_run_that_is_given_a_time_ends() {
     assert!(attempts > 1);
     drop(other);
     database.run_with(options, |transaction| transaction.put(&table, "hot", "2")).unwrap();
+}
+
+#[test]
+fn a_run_that_is_given_a_time_says_that_its_thread_has_begun_the_other_transaction() {
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    let held = database.begin().unwrap();
+    let line = line!() - 1;
+    held.put(&table, "hot", "1").unwrap();
+    held.create_table("new").unwrap();
+    for time in [Duration::ZERO, Duration::from_millis(20)] {
+        let options = TransactionOptions::default().retry_for(time);
+        let mut attempts = 0;
+        let put = database.run_with(options, |transaction| {
+            attempts += 1;
+            transaction.put(&table, "hot", "2").map(drop)
+        });
+        assert_eq!(attempts > 1, time > Duration::ZERO);
+        let created = database.run_with(options, |transaction| transaction.create_table("new").map(drop));
+        for error in [put.unwrap_err(), created.unwrap_err()] {
+            assert!(matches!(error, Error::HeldByThread { .. }), "{error}");
+            assert!(error.to_string().contains(&format!("nested_runs.rs:{line}")), "{error}");
+        }
+    }
 }
 
 /// Runs what conflicts with a transaction that was begun in this line.
