@@ -454,3 +454,9 @@ fn if_readable<R>(found: Result<R, ObjectError>) -> Result<Option<R>, ObjectErro
         found => found.map(Some),
     }
 }
+
+impl<P: Pager> std::fmt::Debug for Change<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Change").field("reserved", &self.reserved.len()).finish_non_exhaustive()
+    }
+}

@@ -15,6 +15,7 @@ const RUN_ALIGN: usize = 8;
 ///
 /// Every read is bounded, and none fails: impossible contents are noted by [`refuse`](Self::refuse), and the loaded
 /// values must then be discarded.
+#[derive(Debug)]
 pub struct Reader<B> {
     bytes: B,
     /// Where the object begins.
@@ -119,7 +120,7 @@ impl<B: Bytes> Reader<B> {
 }
 
 /// The bytes of an object under construction.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
     is_too_long: bool,

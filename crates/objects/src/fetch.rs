@@ -183,6 +183,12 @@ impl<P: Pager> Fetcher<'_, P> {
     }
 }
 
+impl<'p, P: Pager + 'p> std::fmt::Debug for Fetcher<'p, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fetcher").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,12 @@ use vellum_base::Bytes;
 /// the type, a value that names a field takes no space.
 pub struct Field<T, F, const AT: usize>(PhantomData<fn(T) -> F>);
 
+impl<T, F, const AT: usize> std::fmt::Debug for Field<T, F, AT> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "field at {AT}")
+    }
+}
+
 impl<T, F, const AT: usize> Field<T, F, AT> {
     /// For the derive.
     #[doc(hidden)]

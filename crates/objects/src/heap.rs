@@ -51,6 +51,12 @@ pub struct Heap<'p, P: Pager> {
     pub(crate) state: &'p HeapState,
 }
 
+impl<P: Pager> std::fmt::Debug for Heap<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heap").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
 impl<P: Pager> Clone for Heap<'_, P> {
     fn clone(&self) -> Self {
         *self

@@ -13,6 +13,7 @@
 //! pages there are); `state`; `under_way`; `copies`; `heap`; `filled`; `change`; `operations`; and, on top of that, `fetch`, `convert` and
 //! `verify`, with `outline`.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod array;

@@ -40,6 +40,12 @@ pub struct HeapState {
     pub(crate) precedence: Precedence,
 }
 
+impl std::fmt::Debug for HeapState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeapState").finish_non_exhaustive()
+    }
+}
+
 /// Pages that have room. All of them are noted in the directory, those in which threads allocate, too: when the last
 /// handle on the heap is gone, nothing else leads to them.
 #[derive(Default)]

@@ -102,6 +102,13 @@ impl<T> TableFuture<T> {
     }
 }
 
+impl<T> std::fmt::Debug for TableFuture<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let table = self.table.as_ref().map(|table| &*table.name);
+        f.debug_struct("TableFuture").field("table", &table).finish_non_exhaustive()
+    }
+}
+
 /// Makes a change as its own transaction, and waits for those in its way, and until the change is durable, without a
 /// thread.
 async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Result<Owned> {

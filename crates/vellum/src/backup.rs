@@ -438,6 +438,22 @@ fn read_only() -> FileOptions {
     FileOptions { read_only: true, ..FileOptions::default() }
 }
 
+impl std::fmt::Debug for BackupOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackupOptions").field("since", &self.former).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for RestoreOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RestoreOptions")
+            .field("archive", &self.archive.is_some())
+            .field("log", &self.log.is_some())
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Backup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = if self.is_increment() { "increment" } else { "full backup" };

@@ -27,6 +27,7 @@ pub struct Heap {
 }
 
 /// Several changes of a heap that happen together, or not at all: see [`Heap::change`].
+#[derive(Debug)]
 pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
 
 /// Brings objects into memory by parallel reads: see [`Heap::fetcher`].
@@ -84,6 +85,7 @@ pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
 ///
 /// Objects whose fetch has begun should be used soon: their pages are the first to be evicted when memory is short, and
 /// at most a quarter of the pool is being read at a time.
+#[derive(Debug)]
 pub struct Fetcher<'h>(vellum_objects::Fetcher<'h, Pool>);
 
 impl Database {

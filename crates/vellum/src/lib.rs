@@ -56,6 +56,7 @@
 //! - [`objects`]: heaps of objects that refer to each other, in the same file as tables;
 //! - [`pool`]: the pool by itself, for your own structures on pages.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod async_entries;

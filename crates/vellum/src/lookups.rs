@@ -173,3 +173,14 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
         })
     }
 }
+
+impl<K, V, I> std::fmt::Debug for Lookups<'_, K, V, I>
+where
+    K: KeyType + ?Sized,
+    V: ValueType + ?Sized,
+    I: Iterator<Item: AsKey<K>>,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lookups").field("table", &self.handle.name).finish_non_exhaustive()
+    }
+}

@@ -139,3 +139,12 @@ impl Submissions<'_> {
         self.last_change.take().map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
     }
 }
+
+impl std::fmt::Debug for Submissions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Submissions")
+            .field("table", &self.table.name())
+            .field("pending", &self.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -15,6 +15,7 @@ use crate::{
     driver::lock,
     handle::{Handle, perform_on},
     shared::{Owned, Slot},
+    shown::shown_key,
 };
 use std::{
     future::Future,
@@ -114,6 +115,15 @@ impl<T> Future for TransactionFuture<'_, T> {
             let fetch = if is_read { Task::Get } else { Task::GetPart { offset: 0, length: 0 } };
             this.fetch = Some(hand_over(this.table, this.key.clone(), fetch, context.waker()));
         }
+    }
+}
+
+impl<T> std::fmt::Debug for TransactionFuture<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TransactionFuture")
+            .field("table", &self.table.name)
+            .field("key", &format_args!("\"{}\"", shown_key(&self.key)))
+            .finish_non_exhaustive()
     }
 }
 

@@ -254,6 +254,7 @@ impl std::fmt::Debug for Changes {
 }
 
 /// A future of the next commit: see [`Changes::next_async`]. Dropping it loses nothing.
+#[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited"]
 pub struct NextCommit<'c>(&'c mut Changes);
 

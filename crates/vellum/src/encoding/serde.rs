@@ -38,6 +38,12 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 /// ```
 pub struct Serde<T>(PhantomData<fn(&T)>);
 
+impl<T> std::fmt::Debug for Serde<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Serde")
+    }
+}
+
 impl<T: DeserializeOwned> ValueType for Serde<T> {
     type Owned = T;
 
