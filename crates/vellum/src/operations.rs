@@ -175,6 +175,18 @@ impl Transaction {
         self.cursor(table, range)?.count()
     }
 
+    /// Whether a table has no entries. See [`Table::is_empty`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn is_empty<K, V>(&self, table: &Table<K, V>) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        Ok(self.cursor(table, ..)?.next()?.is_none())
+    }
+
     /// The entry with the smallest key.
     ///
     /// # Errors

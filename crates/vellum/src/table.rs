@@ -288,6 +288,24 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         self.handle.cursor(&range.bounds())
     }
 
+    /// Whether the table has no entries. It looks for the first one, and reads no value.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let fruit = database.create_table(vellum::TableName::<str, u32>::new("fruit"))?;
+    /// assert!(fruit.is_empty()?);
+    /// fruit.put("apples", 5)?;
+    /// assert!(!fruit.is_empty()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.cursor(..)?.next()?.is_none())
+    }
+
     /// The entry with the smallest key.
     ///
     /// # Errors

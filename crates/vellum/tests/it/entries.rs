@@ -150,9 +150,17 @@ fn entries_are_taken_from_the_ends() {
         (table.first().unwrap(), table.last().unwrap(), table.pop_last().unwrap()),
         (None, None, None)
     );
+    let before = database.begin().unwrap();
+    assert!(table.is_empty().unwrap() && before.is_empty(&table).unwrap());
     for number in -3..3 {
         table.put(number, value(number)).unwrap();
     }
+    assert!(!table.is_empty().unwrap() && before.is_empty(&table).unwrap());
+    drop(before);
+    let emptied = database.begin().unwrap();
+    emptied.remove_range(&table, ..).unwrap();
+    assert!(!table.is_empty().unwrap() && emptied.is_empty(&table).unwrap());
+    emptied.rollback().unwrap();
     assert_eq!((table.first().unwrap().unwrap().0, table.last().unwrap().unwrap().0), (-3, 2));
     assert_eq!(table.pop_first().unwrap(), Some((-3, value(-3))));
     assert_eq!(table.pop_last().unwrap(), Some((2, value(2))));
