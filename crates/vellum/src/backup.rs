@@ -156,7 +156,8 @@ impl<'o> RestoreOptions<'o> {
     }
 
     /// How far the archive is followed. By default to its end. [`Until::Before`] the end of the last backup
-    /// ([`BackupSummary::end`]) needs nothing of it.
+    /// ([`BackupSummary::end`]) needs nothing of it. [`Until::Time`] is for a time before the last commit; to restore
+    /// everything, use [`Until::End`].
     pub fn until(mut self, until: Until) -> Self {
         self.until = until;
         self

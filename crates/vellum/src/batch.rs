@@ -19,6 +19,9 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// call has, the better: from a few dozen on it is several times as fast as [`get`](Self::get) in memory, and
     /// beyond memory it keeps up to [`Options::read_depth`](crate::Options::read_depth) reads under way.
     ///
+    /// The values need not belong to one moment: each is the one that its key had at some moment during the call.
+    /// [`Transaction::multi_get`](crate::Transaction::multi_get) shows all of them as they were when the transaction began.
+    ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;

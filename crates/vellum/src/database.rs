@@ -486,6 +486,27 @@ impl Database {
     /// Closes the database: when this returns, everything is written and durable, the log is removed, and the next
     /// opening has nothing to recover. This must be the only handle.
     ///
+    /// What holds the database and its tables drops the tables first:
+    ///
+    /// ```
+    /// struct Shop {
+    ///     stock: vellum::Table<str, u32>,
+    ///     database: vellum::Database,
+    /// }
+    ///
+    /// impl Shop {
+    ///     fn close(self) -> vellum::Result<()> {
+    ///         drop(self.stock);
+    ///         self.database.close()
+    ///     }
+    /// }
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let stock = database.create_table(vellum::TableName::new("stock"))?;
+    /// # Shop { stock, database }.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::StillInUse`] if there are other handles: the database is then closed when the last of them is dropped.
     /// If something cannot be written, a database with a log is left as after a crash: the next opening recovers it.

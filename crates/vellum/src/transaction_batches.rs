@@ -12,7 +12,8 @@ use vellum_pool::Pool;
 const PART: usize = 512;
 
 impl Transaction {
-    /// The values of many keys, in their order. See [`Table::multi_get`].
+    /// The values of many keys, in their order, all of the moment when this transaction began, with its own changes. See
+    /// [`Table::multi_get`].
     ///
     /// # Errors
     /// Each lookup has its own error: as for [`get`](Self::get).

@@ -40,6 +40,9 @@ pub enum Place {
 /// them, nested to any depth. `str` and `String` are the same type for the database; so are `[u8]` and `Vec<u8>`,
 /// `usize` and `u64`, `isize` and `i64`.
 ///
+/// `None` says nothing of the type that it is an option of. The type of an option inside a tuple must be given with it, as
+/// any type that can be given for it: `table.get((7, None::<u32>))` for keys of the type `(u64, Option<u32>)`.
+///
 /// Your own type can use the encoding of another one:
 ///
 /// ```

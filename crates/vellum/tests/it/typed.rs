@@ -48,6 +48,16 @@ fn operations_take_and_give_the_types() {
 }
 
 #[test]
+fn an_option_inside_a_tuple_is_given_with_its_type() {
+    let (_directory, database) = database();
+    let table = database.create_table(TableName::<(u64, Option<u32>), str>::new("options")).unwrap();
+    table.put((7, None::<u32>), "none").unwrap();
+    table.put((7, Some(1)), "one").unwrap();
+    assert_eq!(table.get((7, None::<u32>)).unwrap().as_deref(), Some("none"));
+    assert_eq!(table.first().unwrap().unwrap().0, (7, None));
+}
+
+#[test]
 fn futures_take_and_give_the_types() {
     let (_directory, database) = database();
     let people = database.create_table(PEOPLE).unwrap();
