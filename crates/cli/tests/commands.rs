@@ -198,6 +198,11 @@ fn every_command_explains_itself_with_examples_and_exit_codes() {
         assert!(help.contains("Examples:") && help.contains(&format!("vellum {command}")), "{help}");
         assert!(help.contains("--release-method"), "{help}");
     }
+    for command in ["create", "put", "get", "delete", "scan", "stat", "verify", "bench"] {
+        let help = place.run(&["pmem", command, "--help"]).ok();
+        let example = format!("\n  vellum pmem {command} /");
+        assert!(help.contains("\nExample") && help.contains(&example), "{help}");
+    }
     for (asked, about) in [
         (&["help"][..], "Exit codes:"),
         (&["help", "get"], "vellum get data.vellum"),

@@ -1,6 +1,7 @@
 //! `vellum pmem`: stores of persistent memory, beside databases.
 
 mod bench;
+mod help;
 mod store;
 
 use crate::{
@@ -46,20 +47,28 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Make a store
+    #[command(after_help = help::CREATE)]
     Create(CreateArguments),
     /// Store a value under a key
+    #[command(after_help = help::PUT)]
     Put(PutArguments),
     /// Print the value of a key
+    #[command(after_help = help::GET)]
     Get(KeyArguments),
     /// Remove a key and its value
+    #[command(after_help = help::DELETE)]
     Delete(KeyArguments),
     /// List all entries, in no order
+    #[command(after_help = help::SCAN)]
     Scan(ScanArguments),
     /// Show how large a store is, and how changes become durable
+    #[command(after_help = help::STAT)]
     Stat(OnlyStore),
     /// Check every block and every record; a record that has become zeroes is taken for free room, and not noticed
+    #[command(after_help = help::VERIFY)]
     Verify(OnlyStore),
     /// Measure a new store, which is removed afterwards
+    #[command(after_help = help::BENCH)]
     Bench(bench::Arguments),
 }
 
