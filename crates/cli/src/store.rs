@@ -137,7 +137,8 @@ pub fn explain(path: &Path, error: Error) -> Failure {
         failure.and(format_args!(
             "You may not make files in {directory}; name the database in a directory of yours"
         ))
-    } else if kind == ErrorKind::NotFound && !exists {
+    } else if kind == ErrorKind::NotFound && !exists && !failure.message.ends_with('?') {
+        // The error of a creation asks that itself.
         failure.and(format_args!("Is there a directory {directory}?"))
     } else {
         failure

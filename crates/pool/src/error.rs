@@ -140,7 +140,7 @@ pub enum PoolError {
         why: &'static str,
     },
     /// The file is a backup.
-    #[error("{path} is a backup: `vellum restore BACKUP DATABASE` makes a database of it", path = shown(path))]
+    #[error("{path} is a backup: `vellum restore BACKUP DATABASE`, or `Backup::restore`, makes a database of it", path = shown(path))]
     Backup {
         /// Which file.
         path: PathBuf,

@@ -2,7 +2,7 @@
 
 use crate::{
     Lsn,
-    shown::{shown_conflict, shown_key, shown_record},
+    shown::{shown_conflict, shown_key, shown_name, shown_record},
 };
 use std::{io, panic::Location, path::PathBuf};
 use vellum_access::AccessError;
@@ -299,7 +299,7 @@ pub enum Error {
         name: String,
     },
     /// A table cannot have this name.
-    #[error("a table's name has 1 to {limit} bytes, and {name:?} has {}", name.len())]
+    #[error("a table's name has 1 to {limit} bytes, and {} has {}", shown_name(name), name.len())]
     TableName {
         /// The name.
         name: String,

@@ -23,10 +23,18 @@ pub(crate) fn shown_record(table: &str, key: &[u8]) -> String {
     }
 }
 
+/// How much of a long key or name is shown, in bytes: usually enough to identify it.
+const LONGEST: usize = 100;
+
+/// A name that no table has, as shown in an error.
+pub(crate) fn shown_name(name: &str) -> String {
+    let start = name.get(..name.floor_char_boundary(LONGEST)).unwrap_or(name);
+    let dots = if start.len() < name.len() { "..." } else { "" };
+    format!("{start:?}{dots}")
+}
+
 /// A key as shown in an error.
 pub(crate) fn shown_key(key: &[u8]) -> String {
-    /// How much of a long key is shown: usually enough to identify it.
-    const LONGEST: usize = 100;
     let start = key.get(..LONGEST).unwrap_or(key);
     let dots = if start.len() < key.len() { "..." } else { "" };
     format!("{}{dots}", start.escape_ascii())

@@ -288,7 +288,7 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// The directory that contains a file.
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),

@@ -2,7 +2,7 @@
 //!
 //! Reads and writes of an open file fail with [`std::io::Error`] instead: the caller knows which page was concerned.
 
-use crate::{IoEngine, ReleaseMethod};
+use crate::{IoEngine, ReleaseMethod, disk::parent};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ pub enum VmError {
     },
 
     /// A file could not be opened or prepared.
-    #[error("cannot {action} {}: {source}{}", shown(path), advice(source))]
+    #[error("cannot {action} {}: {source}{}", shown(path), open_advice(path, action, source))]
     Open {
         /// The file or directory.
         path: PathBuf,
@@ -171,6 +171,16 @@ impl VmError {
             of.clone_into(path);
         }
         self
+    }
+}
+
+/// As [`advice`], for the error of an action with the file of this path. What cannot be created because something is missing
+/// lacks its directory.
+fn open_advice(path: &Path, action: &str, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound && action.ends_with("create") {
+        format!(". Is there a directory {}?", shown(parent(path)))
+    } else {
+        advice(error).to_owned()
     }
 }
 

@@ -273,7 +273,7 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
     let Some(mut superblock) = newest else {
         if foreign && begins_with(file, b"VELLUMBK") {
             return Err(not_vellum(
-                "it is a backup, of which `vellum restore BACKUP DATABASE` makes a database",
+                "it is a backup, of which `vellum restore BACKUP DATABASE`, or `Backup::restore`, makes a database",
             ));
         }
         if foreign {

@@ -24,6 +24,10 @@ fn tables_come_and_go_and_keep_what_they_hold() {
     }
     assert!(matches!(database.create_table("one"), Err(Error::TableExists { .. })));
     assert!(matches!(database.create_table(""), Err(Error::TableName { .. })));
+    // What is said of a name is not as long as the name. It may be cut inside a character.
+    let long = database.create_table(format!("{}{}", "x".repeat(99), "é".repeat(5000)).as_str()).unwrap_err();
+    let name = format!("and \"{}\"... has 10099", "x".repeat(99));
+    assert!(matches!(long, Error::TableName { .. }) && long.to_string().ends_with(&name), "{long}");
     assert!(matches!(database.table("four"), Err(Error::NoSuchTable { .. })));
     let two = database.table("two").unwrap();
     assert!(matches!(database.drop_table("two"), Err(Error::TableInUse { .. })));
@@ -303,4 +307,18 @@ fn what_a_program_holds_can_be_shown_for_debugging() {
     assert!(Backup::open(path("nowhere")).unwrap_err().to_string().contains("nowhere"));
     let nowhere = Salvage::open(path("nowhere"), &options()).unwrap_err();
     assert_eq!(nowhere.kind(), ErrorKind::NotFound, "{nowhere}");
+}
+
+#[test]
+fn a_database_in_a_directory_that_does_not_exist_is_refused_with_a_question() {
+    let directory = tempfile::tempdir().unwrap();
+    let (made_in, path) = (directory.path().join("none"), directory.path().join("none/database"));
+    for refused in [Database::create(&path, &options()), Database::open_or_create(&path, &options())] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let question = format!("Is there a directory {}?", made_in.display());
+        assert!(error.to_string().ends_with(&question), "{error}");
+    }
+    let error = Database::open(&path, &options()).unwrap_err();
+    assert!(!error.to_string().contains("Is there"), "{error}");
 }
