@@ -447,7 +447,7 @@ impl<'p, P: Pager> Change<'p, P> {
 }
 
 /// What was found in a page in which an object may be put; none if the page cannot be read. Another one does as well, and
-/// whoever looks for an object in the page is told.
+/// a program that looks for an object in the page is told.
 fn if_readable<R>(found: Result<R, ObjectError>) -> Result<Option<R>, ObjectError> {
     match found {
         Err(ObjectError::Pool(PoolError::Corruption { .. } | PoolError::Read { .. })) => Ok(None),

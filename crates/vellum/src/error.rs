@@ -99,6 +99,7 @@ pub enum Error {
     #[error("cannot make the directory {} for the log: {source}{}", path.display(),
         match (advice(source), source.kind()) {
             ("", io::ErrorKind::NotADirectory) => "; something else has this name: move it away",
+            ("", io::ErrorKind::InvalidFilename) => "; choose a shorter name for the database",
             ("", _) => "; this process must be allowed to make it",
             (advice, _) => advice,
         }

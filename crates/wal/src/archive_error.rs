@@ -98,7 +98,7 @@ pub enum ArchiveError {
     /// The archive does not reach back far enough, or not far enough forward.
     #[error("the log is needed from {from} on, and the archive {}", match oldest {
         Some(oldest) if oldest > from => format!("begins at {oldest}: put its older files back, or use a later backup"),
-        Some(_) => "ends before that: it was not written since, or its last files are missing".to_owned(),
+        Some(_) => "ends before that: nothing was archived since, or its last files are missing. A backup that ends there needs no archive".to_owned(),
         None => "holds nothing: name the directory that was given as the archive of the log".to_owned(),
     })]
     Missing {

@@ -181,6 +181,7 @@ fn a_log_for_whose_directory_there_is_no_room_or_no_permission_says_what_to_do()
         (28, ErrorKind::OutOfSpace, "Make room on the disk"),
         (13, ErrorKind::Io, "must be allowed to make it"),
         (20, ErrorKind::Io, "something else has this name: move it away"),
+        (36, ErrorKind::Io, "choose a shorter name for the database"),
     ] {
         let source = std::io::Error::from_raw_os_error(number);
         assert_says(&Error::LogDirectory { path: "log".into(), source }, kind, &[text]);

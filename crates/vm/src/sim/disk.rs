@@ -66,7 +66,7 @@ impl SimulatedDisk {
     /// A crash or kill leaves a disk that has room.
     pub fn leave_free(&self, bytes: u64) {
         let mut state = self.state();
-        state.capacity_bytes = Some(state.used_bytes() + bytes);
+        state.capacity_bytes = Some(state.used_bytes().saturating_add(bytes));
     }
 
     /// From the `n`-th operation from now on that may take room (the next one is the first), the disk is full until it is
