@@ -14,7 +14,7 @@ use crate::{
 use std::time::Duration;
 use vellum_base::primitive::{Instant, Ordering, thread};
 use vellum_base::{Bytes, PAGE_SIZE};
-use vellum_pool::{Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 impl<'p, P: Pager> Heap<'p, P> {
     /// Reads an object. In memory that costs a look at the state of its page, at its first word, and at its fields.
@@ -263,10 +263,11 @@ impl<'p, P: Pager> Heap<'p, P> {
     }
 
     /// Frees all pages of the heap, and its large objects. If it is interrupted, the call may be repeated until nothing
-    /// is left. No thread may use the heap meanwhile.
+    /// is left. No thread may use the heap meanwhile. Damaged pages are freed too; the large objects that they refer to are not
+    /// known, and stay allocated.
     ///
     /// # Errors
-    /// If a page cannot be read.
+    /// If a page cannot be read, except that it is damaged.
     pub fn clear(&self) -> Result<(), ObjectError> {
         self.state.anchor.store(0, Ordering::Relaxed);
         self.state.forget_types();
@@ -283,7 +284,10 @@ impl<'p, P: Pager> Heap<'p, P> {
             }
             for page in pages {
                 // A freed page may stay readable for a while, and remaining references must lead nowhere.
-                self.change(|change| change.wipe(page))?;
+                match self.change(|change| change.wipe(page)) {
+                    Err(ObjectError::Pool(PoolError::Corruption { .. })) => {}
+                    wiped => wiped?,
+                }
                 directory.free_page(self.pager, page)?;
             }
         }

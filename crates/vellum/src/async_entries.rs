@@ -154,7 +154,8 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
                 let key = wait.key.take().unwrap_or_default();
                 // The entry may have been removed meanwhile.
                 let Some(value) = value else { continue };
-                return Poll::Ready(Ok(Some((table.key_of::<K>(&key)?, table.value_of::<V>(value.into())?))));
+                let value = table.value_of::<V>(value.into()).map_err(|error| error.at(&key))?;
+                return Poll::Ready(Ok(Some((table.key_of::<K>(&key)?, value))));
             }
             // If the driver cannot read something, the step reports why.
             if !may_wait && let Some(key) = self.entries.prepare(end)? {
@@ -170,7 +171,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
             };
             match entry.inline_value() {
                 Some(value) => {
-                    let value = table.value_of::<V>(value.into())?;
+                    let value = table.value_of::<V>(value.into()).map_err(|error| error.at(entry.key()))?;
                     return Poll::Ready(Ok(Some((table.key_of::<K>(entry.key())?, value))));
                 }
                 None => wait.key = Some(entry.key().to_vec()),

@@ -233,9 +233,14 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// ```
     pub fn get_async(&self, key: impl AsKey<K>) -> TableFuture<Option<V::Owned>> {
         self.future(key, Task::Get, |table, answer| match answer {
-            Owned::Value(Some(value)) => V::from_bytes(value.into()).map(Some).ok_or_else(|| {
-                Error::Malformed { table: table.to_owned(), what: "value", type_name: V::type_name() }
-            }),
+            Owned::Value(Some(value)) => {
+                V::from_bytes(value.into()).map(Some).ok_or_else(|| Error::Malformed {
+                    table: table.to_owned(),
+                    key: None,
+                    what: "value",
+                    type_name: V::type_name(),
+                })
+            }
             Owned::Value(None) | Owned::Written(_) | Owned::Removed(_) => Ok(None),
         })
     }

@@ -225,9 +225,22 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
                 self.count_down();
                 Some(Ok((key, value)))
             }
-            (None, _) => self.shown(Err(table.malformed("key", K::type_name()))),
-            (_, None) => self.shown(Err(table.malformed("value", V::type_name()))),
+            (None, _) => self.refuse(end, table.malformed("key", K::type_name())),
+            (_, None) => self.refuse(end, table.malformed("value", V::type_name())),
         }
+    }
+
+    /// What an iterator returns if the entry over which the cursor of an end has stepped is not of the table's types.
+    #[cold]
+    fn refuse(&mut self, end: End, malformed: Error) -> Option<Result<KeyAndValue<K, V>>> {
+        let named = match self.cursors(end) {
+            Ok((cursor, _)) => match cursor.position() {
+                CursorPosition::Before(key) | CursorPosition::After(key) => malformed.at(key),
+                _ => malformed,
+            },
+            Err(error) => error,
+        };
+        self.shown(Err(named))
     }
 
     /// Counts an entry that has been returned.

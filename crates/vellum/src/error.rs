@@ -2,7 +2,7 @@
 
 use crate::{
     Lsn,
-    shown::{shown_conflict, shown_key, shown_name, shown_record},
+    shown::{shown_conflict, shown_key, shown_name, shown_part, shown_record},
 };
 use std::{io, panic::Location, path::PathBuf};
 use vellum_access::AccessError;
@@ -268,12 +268,15 @@ pub enum Error {
     },
     /// The stored bytes are no key or value of the table's type.
     #[error(
-        "a {what} of the table {table:?} is not of the type {type_name}; it was stored as bytes, or by another version of the \
-         type. `Table::as_bytes` shows it"
+        "{} is not of the type {type_name}; it was stored as bytes, or by another version of the type. `Table::as_bytes` \
+         shows it",
+        shown_part(table, what, key.as_deref())
     )]
     Malformed {
         /// The table.
         table: String,
+        /// The key, as it is stored. `None` where it is the one that was asked for.
+        key: Option<Vec<u8>>,
         /// Whether it is a key or a value.
         what: &'static str,
         /// The type.
@@ -403,6 +406,15 @@ impl Error {
     /// ```
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
+    }
+
+    /// The error names the key at which it was met, if it is that what is stored there is not of its type.
+    #[cold]
+    pub(crate) fn at(mut self, met_at: &[u8]) -> Self {
+        if let Self::Malformed { key: key @ None, .. } = &mut self {
+            *key = Some(met_at.to_vec());
+        }
+        self
     }
 
     /// The same error of the log, for another operation that it affects.

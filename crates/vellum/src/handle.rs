@@ -432,7 +432,7 @@ impl Handle {
 
     /// Decodes a key.
     pub(crate) fn key_of<K: KeyType + ?Sized>(&self, bytes: &[u8]) -> Result<K::Owned> {
-        K::from_bytes(bytes.into()).ok_or_else(|| self.malformed("key", K::type_name()))
+        K::from_bytes(bytes.into()).ok_or_else(|| self.malformed("key", K::type_name()).at(bytes))
     }
 
     /// Decodes a value.
@@ -458,7 +458,7 @@ impl Handle {
 
     #[cold]
     pub(crate) fn malformed(&self, what: &'static str, type_name: String) -> Error {
-        Error::Malformed { table: self.name.as_ref().to_owned(), what, type_name }
+        Error::Malformed { table: self.name.as_ref().to_owned(), key: None, what, type_name }
     }
 
     /// A cursor over a range of keys.

@@ -157,7 +157,9 @@ impl Database {
     }
 
     /// Drops a heap with all its objects, page by page: the time this takes depends on the heap's size. If it is
-    /// interrupted, some objects are gone, and the call may be repeated. Meanwhile no thread can open the heap.
+    /// interrupted, some objects are gone, and the call may be repeated. Meanwhile no thread can open the heap. Damaged pages of
+    /// objects are no obstacle; the large objects that they refer to are not known, and keep their pages, which
+    /// [`verify`](Self::verify) tells.
     ///
     /// # Errors
     /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; [`Error::Conflict`] if another thread

@@ -23,6 +23,15 @@ pub(crate) fn shown_record(table: &str, key: &[u8]) -> String {
     }
 }
 
+/// A key or value of a table, as shown in an error.
+pub(crate) fn shown_part(table: &str, what: &str, key: Option<&[u8]>) -> String {
+    match (what, key) {
+        ("key", Some(key)) => format!("the key \"{}\" of table {table:?}", shown_key(key)),
+        (what, Some(key)) => format!("the {what} of the key \"{}\" of table {table:?}", shown_key(key)),
+        (what, None) => format!("a {what} of table {table:?}"),
+    }
+}
+
 /// How much of a long key or name is shown, in bytes: usually enough to identify it.
 const LONGEST: usize = 100;
 

@@ -477,7 +477,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
 
     /// Decodes an entry.
     pub(crate) fn entry_of(&self, key: &[u8], value: &[u8]) -> Result<(K::Owned, V::Owned)> {
-        Ok((self.handle.key_of::<K>(key)?, self.handle.value_of::<V>(value.into())?))
+        let value = self.handle.value_of::<V>(value.into()).map_err(|error| error.at(key))?;
+        Ok((self.handle.key_of::<K>(key)?, value))
     }
 
     /// Calls `change` with a decoded value, and encodes its result.

@@ -231,7 +231,9 @@ fn an_entry_that_is_not_of_the_type_ends_the_iterator() {
     table.put(1, "one").unwrap();
     table.as_bytes().put([0x80, 0, 0], "key").unwrap();
     let mut entries = table.range(..).unwrap();
-    assert!(matches!(entries.next(), Some(Err(Error::Malformed { what: "key", .. }))));
+    let refused = entries.next().unwrap().unwrap_err();
+    assert!(refused.to_string().starts_with("the key \"\\x80\\x00\\x00\" of table"), "{refused}");
+    assert!(matches!(refused, Error::Malformed { what: "key", key: Some(key), .. } if key == [0x80, 0, 0]));
     assert!(entries.next().is_none());
     assert!(matches!(table.pop_first(), Err(Error::Malformed { .. })));
     assert_eq!(table.count(..).unwrap(), 2);

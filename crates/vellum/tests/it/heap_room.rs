@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::Arc;
 use vellum::objects::{Heap, Persistent, Text};
 use vellum::{Database, Durability, Error, Result};
-use vellum_vm::SimulatedDisk;
+use vellum_vm::{AlignedBuffer, File, SimulatedDisk};
 
 #[derive(Persistent)]
 struct Thing {
@@ -94,4 +94,34 @@ fn a_heap_whose_changes_fail_does_not_grow() {
     let first = fail();
     let last = (0..3).map(|_| fail()).max().unwrap();
     assert!(last < first + 10, "{first} pages, and later {last}");
+}
+
+#[test]
+fn a_heap_with_a_damaged_page_is_dropped() {
+    let disk = SimulatedDisk::new(1);
+    let (database, heap) = created(&disk);
+    let empty = pages(&database);
+    for _ in 0..50 {
+        heap.allocate(&thing(1000)).unwrap();
+    }
+    heap.allocate(&Thing { text: "the damaged one".into() }).unwrap();
+    drop(heap);
+    database.close().unwrap();
+    let file = disk.file("data");
+    let mut page = AlignedBuffer::new(4096);
+    let mut places = (0..file.size().unwrap()).step_by(4096);
+    let at = places.find(|at| {
+        file.read_to(*at, &mut page).unwrap();
+        page.windows(15).any(|part| part == b"the damaged one")
+    });
+    page[100] ^= 1;
+    file.write_from(at.unwrap(), &page).unwrap();
+    let database = Database::open_in(Arc::new(disk), "data", &options()).unwrap();
+    assert!(!database.verify(|_| {}).is_clean());
+    database.drop_heap("heap").unwrap();
+    assert_eq!(database.heaps().unwrap(), Vec::<String>::new());
+    database.create_heap("heap").unwrap();
+    assert_eq!(pages(&database), empty);
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
 }

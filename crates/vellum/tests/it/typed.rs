@@ -117,6 +117,17 @@ fn what_is_not_of_the_type_is_an_error_that_says_so() {
     let error = names.get(7).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corruption);
     assert!(error.to_string().contains("names") && error.to_string().contains("str"), "{error}");
+    // Where the program does not know which it is, the error names the key.
+    names.put(6, "six").unwrap();
+    let met =
+        [names.range(..).unwrap().nth(1), names.range(..).unwrap().next_back(), names.last().transpose()];
+    for error in met.map(|met| met.unwrap().unwrap_err()) {
+        assert!(matches!(&error, Error::Malformed { key: Some(key), .. } if *key == [7]), "{error:?}");
+        assert!(
+            error.to_string().starts_with("the value of the key \"\\x07\" of table \"names\""),
+            "{error}"
+        );
+    }
     let transaction = database.begin().unwrap();
     assert!(matches!(transaction.get(&names, 7), Err(Error::Malformed { what: "value", .. })));
     // It may go on: nothing was changed.
