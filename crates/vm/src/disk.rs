@@ -12,7 +12,7 @@ use crate::plain::{Plain, file_offset};
 use crate::queue::{DiskQueue, Queue};
 use crate::request::{Operation, Request};
 use crate::ring::RingPool;
-use crate::{AlignedBuffer, IoEngine, VmError, WordTable};
+use crate::{AlignedBuffer, IoEngine, VmError, WordTable, error::parent};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -285,14 +285,6 @@ impl Drop for DiskFile {
 /// The errors of the file system.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     std::fs::File::open(directory)?.sync_all()
-}
-
-/// The directory that contains a file.
-pub(crate) fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    }
 }
 
 /// Whether a file system never needs new room to store a page that already has room. A file system that writes to a new

@@ -2,7 +2,7 @@
 //!
 //! Reads and writes of an open file fail with [`std::io::Error`] instead: the caller knows which page was concerned.
 
-use crate::{IoEngine, ReleaseMethod, disk::parent};
+use crate::{IoEngine, ReleaseMethod};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -266,6 +266,14 @@ impl fmt::Display for LockHolder {
             Self::Process { process, name } => write!(f, "process {process} ({name})"),
             Self::Unknown => f.write_str("another process, or another handle in this one,"),
         }
+    }
+}
+
+/// The directory that contains a file.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
     }
 }
 
