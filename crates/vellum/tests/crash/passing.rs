@@ -396,7 +396,7 @@ impl Failure {
         }
         let counts = place.disk.counts();
         let total = self.operation.map_or(counts.total(), |operation| counts.of(operation));
-        let every = number("VELLUM_PASSING").unwrap_or(total / 20 + 1);
+        let every = number("VELLUM_PASSING").unwrap_or(total / 12 + 1);
         // The run past the last one meets no failure.
         let numbers: Vec<u64> = (1..=total + every).step_by(every as usize).collect();
         run_all(&numbers, |at| self.run(at, &states));
