@@ -380,7 +380,7 @@ fn restore_to(
     let point = restore(&files, &**file, log, point, progress).map_err(|error| match error {
         TxnError::Log(LogError::Missing { from, .. }) if has_lost => Error::LostLog { from },
         TxnError::Log(LogError::Archive(ArchiveError::Missing { oldest: None, .. })) => Error::EmptyArchive,
-        // So does a directory that does not exist.
+        // A directory that does not exist holds nothing either.
         TxnError::Log(LogError::Archive(ArchiveError::Read { source }))
             if source.kind() == io::ErrorKind::NotFound =>
         {

@@ -106,16 +106,9 @@ pub struct Transaction {
     /// An operation has failed in a way that leaves only a rollback.
     is_dead: AtomicBool,
     /// The conflict that was the reason of that, if it was one.
-    killer: Mutex<Option<Box<Conflict>>>,
+    conflict: Mutex<Option<Box<Error>>>,
     // Dropped last.
     _sweeper: Sweeper,
-}
-
-/// What an [`Error::Conflict`] says.
-struct Conflict {
-    table: String,
-    key: Vec<u8>,
-    committed: bool,
 }
 
 /// Frees what is no longer used once a transaction has let go of everything.
@@ -261,7 +254,7 @@ impl Transaction {
             tables_read: Mutex::default(),
             savepoints: Mutex::default(),
             is_dead: AtomicBool::new(false),
-            killer: Mutex::default(),
+            conflict: Mutex::default(),
             _sweeper: Sweeper(inner.clone()),
         }
     }
@@ -548,10 +541,7 @@ impl Transaction {
     /// has passed over that, it is the conflict.
     pub(crate) fn outcome<T>(&self, worked: Result<T>) -> Result<T> {
         let ended = match worked.and_then(|value| self.check().map(|()| value)) {
-            Err(Error::Ended) => Err(lock(&self.killer).take().map_or(Error::Ended, |killer| {
-                let Conflict { table, key, committed } = *killer;
-                Error::Conflict { table, key, committed }
-            })),
+            Err(Error::Ended) => Err(lock(&self.conflict).take().map_or(Error::Ended, |conflict| *conflict)),
             worked => worked,
         };
         let is_dead = self.is_dead.load(Ordering::Relaxed);
@@ -566,8 +556,8 @@ impl Transaction {
         // An invalid request has changed nothing, and the next request may succeed.
         if error.kind() != ErrorKind::InvalidInput {
             if let Error::Conflict { table, key, committed } = &error {
-                let killer = Conflict { table: table.clone(), key: key.clone(), committed: *committed };
-                lock(&self.killer).get_or_insert_with(|| Box::new(killer));
+                let same = Error::Conflict { table: table.clone(), key: key.clone(), committed: *committed };
+                lock(&self.conflict).get_or_insert_with(|| Box::new(same));
             }
             self.is_dead.store(true, Ordering::Relaxed);
         }

@@ -303,7 +303,7 @@ impl Place {
         loop {
             match (step.does)(self) {
                 Ok(()) => return Ok(()),
-                // An object of the heap that is half gone, or all of it.
+                // The attempt that failed has dropped it.
                 Err(error) if step.drops.is_some() && error.kind() == ErrorKind::NotFound => return Ok(()),
                 Err(error) if is_unknown(&error) || begun.elapsed() > LONGEST => {
                     return Err(format!("tried again: {error:?}"));
