@@ -417,6 +417,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// Stores `new` under `key` if the current value is `old`; returns whether it was. To store a value only if there
     /// is none, use [`insert`](Self::insert).
     ///
+    /// If both are equal and the value is small, nothing is logged: it is only checked, and in a transaction reserved.
+    ///
     /// Values are equal if their encodings are. Two equal hash maps or sets, in a `Serde` value, are usually encoded in
     /// different orders: use ordered ones, or [`update_with`](Self::update_with).
     ///

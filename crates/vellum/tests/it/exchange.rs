@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use vellum::{Database, Error, ErrorKind, Options, TableName};
+use vellum::{ChangesFrom, Database, Error, ErrorKind, Options, TableName};
 
 fn database(log: bool) -> (tempfile::TempDir, Database) {
     let directory = tempfile::tempdir().unwrap();
@@ -76,6 +76,30 @@ fn random_changes_are_those_of_a_model() {
         }
         let report = database.verify(|_| {});
         assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn a_small_value_that_stays_the_same_is_reserved_and_not_logged() {
+    let (_directory, database) = database(true);
+    let table = database.create_table("t").unwrap();
+    for value in [&b""[..], b"x", &[1; 900]] {
+        table.put("k", value).unwrap();
+        database.sync().unwrap();
+        let mut changes = database.changes(ChangesFrom::Now).unwrap();
+        assert!(table.compare_and_swap("k", value, value).unwrap());
+        table.update_with("k", |value| value).unwrap();
+        assert!(!table.compare_and_swap("k", "other", value).unwrap());
+        let transaction = database.begin().unwrap();
+        assert!(transaction.compare_and_swap(&table, "k", value, value).unwrap());
+        let other = database.begin().unwrap();
+        let refused = other.put(&table, "k", "other").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        other.rollback().unwrap();
+        transaction.commit().unwrap();
+        database.sync().unwrap();
+        assert!(changes.next().unwrap().is_none());
+        assert_eq!(table.get("k").unwrap().as_deref(), Some(value));
     }
 }
 

@@ -410,9 +410,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         mode: Mode,
     ) -> Placed {
         let old = if found { self.old_blob(leaf.id(), leaf.view(), index)? } else { None };
-        if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), index)) {
-            self.check_root()?;
-            return Ok(Ok(Some(Written::Refused)));
+        if let Mode::Exchange(expected) = mode {
+            if !expected.is_held(leaf.view(), index) {
+                self.check_root()?;
+                return Ok(Ok(Some(Written::Refused)));
+            }
+            if value.kind == ValueKind::Inline && *expected == Expected::Inline(value.bytes) {
+                return self.keep_latched(&leaf, (index, key), NEEDS_LSN);
+            }
         }
         if mode == Mode::Restore
             && value.kind == ValueKind::Blob
@@ -456,6 +461,21 @@ impl<'p, P: Pager> Tree<'p, P> {
                 if matches!(error, NodeError::Full) { Ok(Ok(None)) } else { Err(damaged(leaf.id(), error)) }
             }
         }
+    }
+
+    /// Exchanges a value in a latched leaf for an equal one: the record is only reserved, and nothing is logged.
+    #[inline(never)]
+    fn keep_latched(&self, leaf: &Latched<'p, P>, (index, key): (usize, &[u8]), needs_lsn: bool) -> Placed {
+        self.check_root()?;
+        if self.claims(needs_lsn) {
+            if let Err(claim) = self.claim(leaf, (key, Some(index)), Intent::Reserve)? {
+                return Ok(Err(claim));
+            }
+            if let Some(recorder) = self.recorder() {
+                recorder.unchanged();
+            }
+        }
+        Ok(Ok(Some(Written::Replaced)))
     }
 
     /// The location of the record of `key`, or the place for it.
