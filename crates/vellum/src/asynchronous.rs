@@ -17,7 +17,7 @@ use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, ValueType, Written,
     async_run::waited,
     driver::{Driver, lock},
-    handle::{Handle, perform_on},
+    handle::{Handle, perform_on, with_result},
     life::{OpenTable, Writing},
     running,
     shared::{Order, Owed, Owned, Slot},
@@ -29,7 +29,7 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use vellum_access::{AccessError, Batch, NumberedRoot};
+use vellum_access::{AccessError, Batch, NumberedRoot, Tree};
 use vellum_base::primitive::Instant;
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
@@ -115,7 +115,8 @@ async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Res
     let (inner, begun) = (&*table.inner, Instant::now());
     let mut baton = None;
     loop {
-        let done = table.change_and_commit(|tree| perform_on(tree, &key, &task));
+        let perform = |tree: Tree<'_, Pool>| perform_on(tree, &key, &task);
+        let done = with_result(perform, |change| table.change_and_commit(change));
         drop(baton.take());
         let left = running::PATIENCE.saturating_sub(begun.elapsed());
         let conflict = match done {

@@ -19,6 +19,42 @@ const HELD: Duration = Duration::from_secs(5);
 /// How long an attempt waits at most for the transaction that it conflicted with.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
+/// Work that is done again, each time with another transaction, until it meets no conflict.
+pub(crate) trait Repeated<X> {
+    /// Does it, and keeps the result.
+    fn run(&mut self, transaction: &X) -> Result<()>;
+    /// Drops the result.
+    fn discard(&mut self);
+}
+
+/// Work and its result, so that what repeats it is compiled once for all kinds of work.
+pub(crate) struct Work<F, T> {
+    work: F,
+    result: Option<T>,
+}
+
+impl<F, T> Work<F, T> {
+    pub fn new(work: F) -> Self {
+        Self { work, result: None }
+    }
+
+    /// The result of work that has been done.
+    pub fn result(self) -> T {
+        self.result.unwrap_or_else(|| unreachable!("the work has been done"))
+    }
+}
+
+impl<X, T, F: FnMut(&X) -> Result<T>> Repeated<X> for Work<F, T> {
+    fn run(&mut self, transaction: &X) -> Result<()> {
+        self.result = Some((self.work)(transaction)?);
+        Ok(())
+    }
+
+    fn discard(&mut self) {
+        self.result = None;
+    }
+}
+
 /// The history of a transaction's attempts.
 pub(crate) struct Attempts {
     start: Instant,

@@ -1,6 +1,8 @@
 //! Operations of tables whose values are bytes: parts of values, readers, and changes in place.
 
-use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
+use crate::{
+    AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, handle::with_result, nested,
+};
 use std::{io::Read, ops::Range};
 use vellum_access::{AccessError, Tree};
 use vellum_pool::{Pool, PoolError};
@@ -97,14 +99,15 @@ impl<K: KeyType + ?Sized> Table<K> {
         }
         // The source can be read only once, so conflicts must be met before.
         let mut is_read = false;
-        let written = handle.change_in_turn(|tree| {
+        let change = |tree: Tree<'_, Pool>| {
             tree.reserve(key.as_ref())?;
             if std::mem::replace(&mut is_read, true) {
                 // The snapshot was ended after the source was read.
                 return Err(PoolError::Cancelled.into());
             }
             tree.upsert_from(key.as_ref(), length, source)
-        })?;
+        };
+        let written = with_result(change, |change| handle.change_in_turn(change))?;
         Ok(written.into())
     }
 

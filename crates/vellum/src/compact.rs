@@ -69,6 +69,11 @@ impl Database {
     /// If a page cannot be read or written. What has been done stays, and the call may be repeated.
     /// [`Error::NestedCompaction`] if called inside `go_on` of the same database.
     pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
+        self.compact_while(&mut go_on)
+    }
+
+    /// [`compact`](Self::compact), which is compiled once for all callers.
+    fn compact_while(&self, go_on: &mut dyn FnMut(&Compaction) -> bool) -> Result<Compaction> {
         /// By which fraction of the allocated space the file may exceed it: at first, and if that cannot be reached.
         const SLACK: [u64; 3] = [64, 8, 2];
         let inner = self.inner();
@@ -95,7 +100,7 @@ impl Database {
             }
             let moved = (done.nodes_moved, done.values_moved);
             done.pages_left = 0;
-            let outcome = inner.move_before(PageId(limit), &mut done, &mut go_on)?;
+            let outcome = inner.move_before(PageId(limit), &mut done, go_on)?;
             if matches!(outcome, Outcome::Ended) || moved == (done.nodes_moved, done.values_moved) {
                 break;
             }
@@ -112,7 +117,7 @@ impl Inner {
         self: &Arc<Self>,
         limit: PageId,
         done: &mut Compaction,
-        go_on: &mut impl FnMut(&Compaction) -> bool,
+        go_on: &mut dyn FnMut(&Compaction) -> bool,
     ) -> Result<Outcome> {
         let catalog = catalog::tree(self.pool());
         for (name, _) in catalog::list(catalog)? {
@@ -164,7 +169,7 @@ impl Handle {
         &self,
         limit: PageId,
         done: &mut Compaction,
-        go_on: &mut impl FnMut(&Compaction) -> bool,
+        go_on: &mut dyn FnMut(&Compaction) -> bool,
     ) -> Result<Outcome> {
         let tree = self.tree();
         let whole = tree.relocate(limit, |relocation| {

@@ -365,8 +365,8 @@ impl Database {
     ///
     /// # Errors
     /// Returns none itself: all problems are in the report. `progress` may use the database.
-    pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
-        verify::verify(&self.inner, progress)
+    pub fn verify(&self, mut progress: impl FnMut(Progress)) -> VerifyReport {
+        verify::verify(&self.inner, &mut progress)
     }
 
     /// Takes a checkpoint while other threads keep working: after a crash, the next opening then redoes only later

@@ -223,9 +223,14 @@ impl Handle {
     #[inline(never)]
     fn change_again<T>(
         &self,
-        mut error: AccessError,
-        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+        error: AccessError,
+        change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
+        with_result(change, |change| self.try_again(error, change))
+    }
+
+    /// [`change_again`](Self::change_again), which is compiled once for all kinds of changes.
+    fn try_again(&self, mut error: AccessError, change: ErasedChange<'_>) -> Result<()> {
         loop {
             match error {
                 AccessError::NeedsTransaction { .. } => return self.change_in_turn(change),
@@ -235,7 +240,7 @@ impl Handle {
             }
             self.check()?;
             match change(self.tree()) {
-                Ok(done) => return self.inner.commit().map(|()| done),
+                Ok(()) => return self.inner.commit(),
                 Err(again) => error = again,
             }
         }
@@ -243,15 +248,11 @@ impl Handle {
 
     /// Makes a change as its own transaction. If another one is changing the record, that may be over in a moment.
     #[cold]
-    #[inline(never)]
-    pub(crate) fn change_in_turn<T>(
-        &self,
-        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
-    ) -> Result<T> {
+    pub(crate) fn change_in_turn(&self, change: ErasedChange<'_>) -> Result<()> {
         let begun = Instant::now();
         let mut baton = None;
         loop {
-            let done = self.change_in_transaction(&mut change);
+            let done = self.change_in_transaction(change);
             drop(baton.take());
             let left = running::PATIENCE.saturating_sub(begun.elapsed());
             match done {
@@ -267,19 +268,12 @@ impl Handle {
 
     /// Makes a change as its own transaction, and returns once it is as durable as it should be.
     #[cold]
-    #[inline(never)]
-    pub(crate) fn change_in_transaction<T>(
-        &self,
-        change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
-    ) -> Result<T> {
-        self.change_and_commit(change).and_then(|done| self.inner.commit().map(|()| done))
+    fn change_in_transaction(&self, change: ErasedChange<'_>) -> Result<()> {
+        self.change_and_commit(change).and_then(|()| self.inner.commit())
     }
 
     /// Makes a change as its own transaction, without waiting until that is durable.
-    pub(crate) fn change_and_commit<T>(
-        &self,
-        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
-    ) -> Result<T> {
+    pub(crate) fn change_and_commit(&self, change: ErasedChange<'_>) -> Result<()> {
         /// How often the snapshot limit may end its snapshot. A closure of the caller that takes longer than the limit
         /// would otherwise be called for ever.
         const ENDS_MAX: usize = 3;
@@ -301,11 +295,11 @@ impl Handle {
             // If the transaction cannot be rolled back, the entry is kept with it.
             own.transaction.changing().push(writing);
             match change(tree.with_view(view)) {
-                Ok(done) => match own.commit() {
+                Ok(()) => match own.commit() {
                     Ok(inner) => {
                         running::note_commit(&inner);
                         inner.durable.keep_last_change(|| inner.sweep());
-                        return Ok(done);
+                        return Ok(());
                     }
                     Err(CommitError::Failed(error)) => return Err(error.into()),
                     Err(_) => ends += 1,
@@ -521,6 +515,22 @@ impl Handle {
             _ => error,
         }
     }
+}
+
+/// A change of a tree, which may be tried several times.
+pub(crate) type ErasedChange<'c> = &'c mut dyn FnMut(Tree<'_, Pool>) -> std::result::Result<(), AccessError>;
+
+/// Lets `by` make a change that has a result.
+pub(crate) fn with_result<T>(
+    mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    by: impl FnOnce(ErasedChange<'_>) -> Result<()>,
+) -> Result<T> {
+    let mut result = None;
+    by(&mut |tree| {
+        result = Some(change(tree)?);
+        Ok(())
+    })?;
+    Ok(result.unwrap_or_else(|| unreachable!("the change has been made")))
 }
 
 /// Runs an operation on a tree.

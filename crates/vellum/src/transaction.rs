@@ -2,7 +2,7 @@
 
 use crate::{
     Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
-    attempts::Attempts,
+    attempts::{Attempts, Repeated, Work},
     catalog::{self, TableRecord},
     coverage::Coverage,
     driver::lock,
@@ -173,8 +173,16 @@ impl Database {
     pub fn run_with<T>(
         &self,
         options: TransactionOptions,
-        mut work: impl FnMut(&Transaction) -> Result<T>,
+        work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
+        let mut work = Work::new(work);
+        self.run_attempts(options, &mut work)?;
+        Ok(work.result())
+    }
+
+    /// [`run_with`](Self::run_with), which is compiled once for all kinds of work.
+    #[track_caller]
+    fn run_attempts(&self, options: TransactionOptions, work: &mut dyn Repeated<Transaction>) -> Result<()> {
         let inner = self.inner();
         let mut attempts = Attempts::new(options.retry_for);
         let mut baton = None;
@@ -184,13 +192,16 @@ impl Database {
             let passed_by = running::PassedBy::none(inner);
             let transaction = self.begin_with(options)?;
             let running = Running::begin(inner, &transaction.open.transaction, (passed_by, None));
-            let worked = transaction.outcome(work(&transaction));
+            let worked = transaction.outcome(work.run(&transaction));
             let passed_by = running.end();
-            let done = worked.and_then(|value| transaction.commit().map(|()| value));
+            let done = worked.and_then(|()| transaction.commit());
             let done = match attempts.is_over_if_held() {
                 true => done.map_err(|error| running::unless_held(inner, error)),
                 false => done,
             };
+            if done.is_err() {
+                work.discard();
+            }
             // Others that have waited for the same transaction go on.
             drop(baton.take());
             let wait = done.as_ref().err().and_then(|conflict| running::wait_for(inner, conflict));

@@ -175,7 +175,7 @@ pub(crate) fn heap(pool: &Pool, root: PageId, name: &str) -> Vec<Problem> {
 }
 
 /// Verifies everything.
-pub(crate) fn verify(inner: &Arc<Inner>, mut progress: impl FnMut(Progress)) -> VerifyReport {
+pub(crate) fn verify(inner: &Arc<Inner>, progress: &mut dyn FnMut(Progress)) -> VerifyReport {
     let pool = inner.pool();
     // Its changes would hide what they have replaced.
     let undone = inner.undo_rest();
@@ -185,7 +185,7 @@ pub(crate) fn verify(inner: &Arc<Inner>, mut progress: impl FnMut(Progress)) -> 
     for page in pool.damaged_superblocks().into_iter().chain(inner.damaged_superblocks.iter().copied()) {
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
     }
-    let mut walk = Walk::new(Seen::none(pool, &mut progress), &mut report);
+    let mut walk = Walk::new(Seen::none(pool, progress), &mut report);
     walk.everything(inner);
     let seen = walk.end();
     report.pages_verified = seen.pages_done();
