@@ -262,3 +262,22 @@ fn a_superblock_that_is_damaged_in_a_crashed_database_is_told() {
     place.run(&["recover", "d"]).ok();
     place.run(&["verify", "d"]).ok();
 }
+
+#[test]
+fn a_damaged_buffer_of_the_log_is_told() {
+    let place = Place::new();
+    crashed(&place, "d");
+    let mut bytes = std::fs::read(place.path("d-log/buffer")).unwrap();
+    bytes[33] ^= 1;
+    place.write("d-log/buffer", &bytes);
+    for command in [&["verify", "d"] as &[&str], &["recover", "d", "--report"]] {
+        let run = place.run(command);
+        let told =
+            String::from_utf8_lossy(&run.out).contains("the first page of the buffer of the log is damaged");
+        assert!(told, "{run:?}");
+        run.fails(3, &["the buffer of the log", "all that was durable is there", "`vellum recover`"]);
+    }
+    let recovered = place.run(&["recover", "d"]).ok();
+    assert!(recovered.contains("the first page of the buffer of the log is damaged"), "{recovered}");
+    place.run(&["verify", "d"]).ok();
+}

@@ -33,8 +33,8 @@ use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, Pool, PoolFile, UndoSpace};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
-    Archive, ArchiveError, ArchiveState, Arrival, FollowedLog, Log, LogArchiver, LogError, LogOptions,
-    SyncCounts,
+    Archive, ArchiveError, ArchiveState, Arrival, BufferDamage, FollowedLog, Log, LogArchiver, LogError,
+    LogOptions, SyncCounts,
 };
 
 /// A pool, its transactions, and the log of its changes, if it has one.
@@ -71,6 +71,9 @@ pub struct Recovery {
     pub undone_transactions: u64,
     /// See `undone_transactions`.
     pub undone_changes: u64,
+    /// What was wrong with the buffer that the process before has left in the log's directory. Commits that were only
+    /// [`Buffered`](Durability::Buffered) may be lost with it.
+    pub buffer_damage: Option<BufferDamage>,
     /// How long it took to open the database. Pages not needed for that are redone when they are first read, or in the
     /// background.
     pub duration: Duration,
@@ -292,7 +295,15 @@ impl DurablePool {
             let (undone_transactions, undone_changes) = undone;
             let Analysis { records, bytes: log_bytes, .. } = analysis;
             let duration = begun.elapsed();
-            recovery = Some(Recovery { records, log_bytes, undone_transactions, undone_changes, duration });
+            let buffer_damage = log.buffer_damage();
+            recovery = Some(Recovery {
+                records,
+                log_bytes,
+                undone_transactions,
+                undone_changes,
+                buffer_damage,
+                duration,
+            });
         }
         let known = transactions.clone();
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), known, redo, on_demand));

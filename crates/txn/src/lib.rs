@@ -67,7 +67,8 @@ pub use settings::{Durability, LogSettings, SnapshotLimit};
 pub use transaction::{CommitError, Transaction};
 pub use transactions::{History, OldestSnapshot};
 pub use vellum_wal::{
-    Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, FollowedLog, LogError, SyncCounts, is_segment,
+    Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, BufferDamage, BufferFlaw, FollowedLog,
+    LogError, SyncCounts, is_segment,
 };
 pub use waiting::{Baton, Wait};
 pub use write_set::Savepoint;

@@ -159,8 +159,8 @@ pub use vellum_access::{
 pub use vellum_base::Lsn;
 pub use vellum_txn::{
     ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary, Baton,
-    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts,
-    TxnError, Until, shown_time,
+    BufferDamage, BufferFlaw, Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint,
+    SnapshotLimit, SyncCounts, TxnError, Until, shown_time,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

@@ -28,6 +28,7 @@ use vellum_access::TreeShape;
 use vellum_base::PageId;
 use vellum_objects::AnyRef;
 use vellum_pool::Pool;
+use vellum_txn::BufferDamage;
 use walk::{Seen, Walk};
 
 /// The progress of a verification.
@@ -95,6 +96,13 @@ pub enum Problem {
         /// The copy's page.
         page: u64,
     },
+    /// The database has crashed, and the buffer in its log's directory is damaged: commits that were only
+    /// [`Buffered`](crate::Durability::Buffered) may be lost. This is reported if the database is opened for reading only. An
+    /// opening for changes replaces the buffer, and [`Recovery::buffer_damage`](crate::Recovery::buffer_damage) tells.
+    DamagedBuffer {
+        /// What is wrong.
+        damage: BufferDamage,
+    },
 }
 
 impl fmt::Display for Problem {
@@ -131,6 +139,7 @@ impl fmt::Display for Problem {
             Self::DamagedSuperblock { page } => {
                 write!(f, "the copy of the superblock on page {page} is damaged, or cannot be read")
             }
+            Self::DamagedBuffer { damage } => write!(f, "{damage}"),
         }
     }
 }
@@ -184,6 +193,10 @@ pub(crate) fn verify(inner: &Arc<Inner>, progress: &mut dyn FnMut(Progress)) -> 
     let mut report = VerifyReport::default();
     for page in pool.damaged_superblocks().into_iter().chain(inner.damaged_superblocks.iter().copied()) {
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
+    }
+    let left = inner.durable.recovery().filter(|_| pool.is_read_only());
+    if let Some(damage) = left.and_then(|recovery| recovery.buffer_damage) {
+        report.problems.push(Problem::DamagedBuffer { damage });
     }
     let mut walk = Walk::new(Seen::none(pool, progress), &mut report);
     walk.everything(inner);

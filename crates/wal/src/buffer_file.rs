@@ -10,7 +10,8 @@
 
 use crate::{
     LogError, LogOptions,
-    buffer_format::{decode, encode},
+    buffer_damage::BufferFlaw,
+    buffer_format::{BufferPage, decode, encode, is_size},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX},
     plant::Bug,
 };
@@ -53,12 +54,16 @@ impl BufferFile {
 
 /// What a process has left in its buffer file.
 pub(crate) struct LeftBuffer {
-    pub timeline: u64,
+    /// The timeline, if the first page tells.
+    pub timeline: Option<u64>,
+    /// What is wrong with the file that a crash does not explain.
+    pub flaw: Option<BufferFlaw>,
     bytes: AlignedBuffer,
 }
 
 impl LeftBuffer {
-    /// The contents of the file, if it belongs to the database.
+    /// The contents of the file, if there is one. The first page is not needed to read them: a frame says by its checksum
+    /// which database, timeline and place it is of.
     ///
     /// # Errors
     /// If there is a file that cannot be read, or that is of a later version.
@@ -71,17 +76,28 @@ impl LeftBuffer {
         let file = directory.open(BUFFER, &how)?;
         let size = file.size().map_err(failed)?;
         let mut page = AlignedBuffer::new(PAGE_SIZE);
+        // It was being made.
         if size <= PAGE {
             return Ok(None);
         }
         file.read_to(0, &mut page).map_err(failed)?;
-        let Some((timeline, bytes)) = decode(page.first_chunk(), options)? else { return Ok(None) };
-        if size != PAGE.saturating_add(bytes) {
-            return Ok(None);
+        let there = size - PAGE;
+        let told = page.first_chunk().map(|page| decode(page, options)).transpose()?;
+        let (timeline, bytes, flaw) = match told {
+            Some(BufferPage::Sound { timeline, bytes }) => {
+                (Some(timeline), bytes, (there < bytes).then_some(BufferFlaw::Size))
+            }
+            Some(BufferPage::Incomplete) => (None, there, None),
+            Some(BufferPage::Foreign) => (None, there, Some(BufferFlaw::Foreign)),
+            Some(BufferPage::Damaged) | None => (None, there, Some(BufferFlaw::Header)),
+        };
+        // Of another size it is no ring.
+        let mut contents = AlignedBuffer::new(if is_size(bytes) { bytes as usize } else { 0 });
+        let whole = there.min(contents.len() as u64) / PAGE * PAGE;
+        if let Some(whole) = contents.get_mut(..whole as usize).filter(|whole| !whole.is_empty()) {
+            file.read_to(PAGE, whole).map_err(failed)?;
         }
-        let mut contents = AlignedBuffer::new(bytes as usize);
-        file.read_to(PAGE, &mut contents).map_err(failed)?;
-        Ok(Some(Self { timeline, bytes: contents }))
+        Ok(Some(Self { timeline, flaw, bytes: contents }))
     }
 
     /// The consecutive frames from `at` on, in the timeline with this salt, up to where there is none, or one of an

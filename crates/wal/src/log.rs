@@ -8,24 +8,24 @@
 //! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked.
 //! Files are made and removed while the device is not locked, so that no flush waits for it.
 
+mod opening;
 mod removal;
 
 use crate::{
-    Durability, LogError, LogOptions, LogReader, Record,
+    Durability, LogError, LogOptions, LogReader,
     archive_bell::ArchiveBell,
+    buffer_damage::BufferDamage,
     buffer_file::BufferFile,
     device::{Device, WriteError},
-    files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
+    files::{SegmentMaker, remove},
     frame::{FrameHeader, Kind, frame_bytes},
     kept::Kept,
     lives::LogLives,
     plant::Bug,
     prepared::Prepared,
-    previous_end::PreviousEnd,
-    primitive::{AtomicU64, Ordering, shared_words},
+    primitive::{AtomicU64, Ordering},
     ring::Ring,
     syncs::{SyncCounts, Syncs},
-    tail::Tail,
     turn::{Failure, Turn},
     waiting::{Request, Waiting},
 };
@@ -65,6 +65,8 @@ pub struct Log {
     ring: Ring,
     salt: u64,
     options: LogOptions,
+    /// What was wrong with the buffer of the process before.
+    buffer_damage: Option<BufferDamage>,
     /// Locked as long as the ring lies in it.
     _buffer_file: Option<BufferFile>,
     /// It accepts nothing more, and acknowledges nothing.
@@ -98,98 +100,6 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log in a directory, or creates it; shows all its records from `from` on to `replay`. Records appended
-    /// from now on have greater LSNs than anything before, even if that is lost.
-    ///
-    /// `from` is where a record begins or the log once ended; zero reads a log of which nothing was discarded from its
-    /// beginning. If `replay` fails, or the process ends, the log is unchanged.
-    ///
-    /// # Errors
-    /// [`LogError::Hole`] and [`LogError::Missing`] if records are missing that should be there, the errors of
-    /// `replay`, and what the system reports.
-    pub fn open<E: From<LogError>>(
-        directory: Arc<dyn Directory>,
-        options: &LogOptions,
-        from: Lsn,
-        replay: impl FnMut(Record<'_>) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let tail = Tail::find(directory.clone(), LogFiles::open(&directory, options)?)?;
-        let mut reader = LogReader::with_tail(tail, from)?;
-        reader.ends_at_holes = options.planted(Bug::PastHole);
-        reader.for_each(replay)?;
-        let previous = reader.previous_end();
-        let files = reader.into_files().map_or_else(|| LogFiles::open(&directory, options), Ok)?;
-        Ok(Self::begin_timeline(directory, files, previous)?)
-    }
-
-    /// Begins a log at or after [`LogOptions::least`]. What the directory has of an earlier log, which is no longer
-    /// needed, is given up unread.
-    ///
-    /// # Errors
-    /// [`LogError::Foreign`] or [`LogError::Version`] if the files are not an earlier log's; what the system reports.
-    pub fn begin(directory: Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
-        let mut files = LogFiles::open(&directory, options)?;
-        let given_up = std::mem::take(&mut files.segments);
-        files.idle.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
-        let is_first = files.idle.is_empty();
-        let log = Self::begin_timeline(directory.clone(), files, None).inspect_err(|_| {
-            if is_first {
-                // What was begun belongs to no log.
-                let _ = remove_all(&*directory, options);
-            }
-        })?;
-        // Files that cannot be removed do no harm.
-        let _ = log.discard(log.end());
-        Ok(log)
-    }
-
-    /// Whether a directory holds files of a log.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
-    pub fn is_there(directory: &dyn Directory) -> Result<bool, LogError> {
-        Ok(!names_of(directory)?.is_empty())
-    }
-
-    fn begin_timeline(
-        directory: Arc<dyn Directory>,
-        files: LogFiles,
-        previous: Option<PreviousEnd>,
-    ) -> Result<Self, LogError> {
-        let options = files.options.clone();
-        let mut maker = SegmentMaker::new(directory.clone(), &files);
-        let timeline = files.timeline_max + 1;
-        let device = Device::begin(files, &mut maker, previous)?;
-        let (lsn, salt) = (device.written(), device.salt());
-        // Not earlier: only now the segments have what the file held.
-        let buffer_file = BufferFile::begin(&*directory, &options, timeline).ok();
-        let words = buffer_file.as_ref().map(|file| shared_words(&file.words));
-        Ok(Self {
-            ring: Ring::over(words, options.buffer_bytes, lsn)?,
-            _buffer_file: buffer_file,
-            has_failed: AtomicBool::new(false),
-            written: AtomicU64::new(lsn),
-            salt,
-            options,
-            buffered: AtomicU64::new(lsn),
-            durable: AtomicU64::new(lsn),
-            syncs: Syncs::default(),
-            prepared: Prepared::new(lsn),
-            for_undo: AtomicU64::new(0),
-            begin: lsn,
-            turn: Mutex::default(),
-            ended: Condvar::new(),
-            device: Mutex::new(device),
-            maker: Mutex::new(maker),
-            directory,
-            waiting: Waiting::default(),
-            kept: Mutex::default(),
-            archive_bell: ArchiveBell::default(),
-            lives: LogLives::default(),
-            told: AtomicU64::new(0),
-        })
-    }
-
     /// Reads again, from `from` on, what [`open`](Self::open) has shown. Several readers may read at once. They also
     /// read what is discarded meanwhile.
     ///

@@ -11,6 +11,7 @@
 
 use crate::{
     LogError, LogOptions,
+    buffer_damage::BufferDamage,
     files::{LogFiles, Segment},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, frame_bytes},
     previous_end::PreviousEnd,
@@ -243,6 +244,11 @@ impl LogReader {
     /// Where the log ends, once all of it has been read.
     pub fn end(&self) -> Lsn {
         Lsn(self.at)
+    }
+
+    /// What is wrong with the buffer, once all of the log has been read.
+    pub(crate) fn buffer_damage(&self) -> Option<BufferDamage> {
+        self.tail.as_ref()?.buffer_damage()
     }
 
     /// Whether the buffer has what follows on the segments. If so, the segments have it too after this.

@@ -2,6 +2,7 @@
 
 use crate::{
     LogError,
+    buffer_damage::{BufferDamage, BufferFlaw},
     buffer_file::{BufferFile, LeftBuffer},
     files::{LogFiles, Segment, SegmentMaker},
     plant::Bug,
@@ -21,8 +22,9 @@ pub(crate) struct Tail {
     pub files: LogFiles,
     directory: Arc<dyn Directory>,
     buffer: Option<LeftBuffer>,
-    /// Up to where frames were taken from the buffer.
+    /// Up to where frames were taken from the buffer, and how many bytes.
     taken: u64,
+    bytes_taken: u64,
 }
 
 impl Tail {
@@ -30,11 +32,19 @@ impl Tail {
     pub fn find(directory: Arc<dyn Directory>, files: LogFiles) -> Result<Self, LogError> {
         let last = files.segments.last_key_value().map(|(_, segment)| segment.header.timeline);
         let buffer = if last.is_some() { LeftBuffer::find(&*directory, &files.options)? } else { None };
-        let buffer = buffer.filter(|buffer| Some(buffer.timeline) == last);
+        let buffer = buffer.filter(|buffer| buffer.timeline.is_none() || buffer.timeline >= last);
         if files.options.planted(Bug::BufferUsedAgain) {
             drop(BufferFile::begin(&*directory, &files.options, files.timeline_max + 1));
         }
-        Ok(Self { files, directory, buffer, taken: 0 })
+        Ok(Self { files, directory, buffer, taken: 0, bytes_taken: 0 })
+    }
+
+    /// What is wrong with the buffer, once the log has been read.
+    pub fn buffer_damage(&self) -> Option<BufferDamage> {
+        let buffer = self.buffer.as_ref()?;
+        let is_later = buffer.timeline > Some(self.files.timeline_max);
+        let flaw = buffer.flaw.or_else(|| is_later.then_some(BufferFlaw::Later))?;
+        Some(BufferDamage { flaw, bytes_taken: self.bytes_taken })
     }
 
     /// Writes to the segments what the buffer has of the last timeline from their end on. It is not made durable.
@@ -49,6 +59,7 @@ impl Tail {
             return Ok(false);
         }
         self.taken = end.lsn + frames.len() as u64;
+        self.bytes_taken += frames.len() as u64;
         let mut at = end.lsn;
         while at < self.taken {
             let number = self.files.geometry.number(at);

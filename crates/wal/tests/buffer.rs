@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 use vellum_base::Lsn;
-use vellum_vm::{CrashModel, DiskDirectory, FileOperation, SimulatedDisk};
-use vellum_wal::{Durability, Log, LogError, LogOptions, LogReader};
+use vellum_vm::{CrashModel, DiskDirectory, File as _, FileOperation, SimulatedDisk};
+use vellum_wal::{BufferFlaw, Durability, Log, LogError, LogOptions, LogReader};
 
 fn options() -> LogOptions {
     LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([7; 16]) }
@@ -90,27 +90,68 @@ fn without_a_mapped_buffer_the_log_is_written() {
     assert_eq!(found, [lsn, late]);
 }
 
+/// What is found, and what is told of the buffer.
+fn find(disk: &SimulatedDisk) -> (Vec<Lsn>, Option<(BufferFlaw, u64)>) {
+    let (log, found) = open(disk, &options());
+    (found, log.buffer_damage().map(|damage| (damage.flaw, damage.bytes_taken)))
+}
+
 #[test]
-fn a_buffer_of_another_database_or_version_is_told_apart() {
+fn a_buffer_of_another_database_is_told() {
     let disk = SimulatedDisk::new(4);
     let (log, _) = open(&disk, &options());
     let lsn = log.append(b"a record").unwrap();
     let left = disk.kill();
     drop(log);
     let other = SimulatedDisk::new(5);
-    drop(open(&other, &LogOptions { database: [8; 16], ..options() }));
+    let (log, _) = open(&other, &LogOptions { database: [8; 16], ..options() });
+    log.append(b"another").unwrap();
+    let all = other.file("buffer").snapshot().to_vec();
+    drop(log);
     // The other one's buffer, where this one's was.
-    let page = other.file("buffer").snapshot().to_vec();
     let foreign = left.kill();
-    foreign.file("buffer").overwrite(0, &page[..4096]);
-    let (_, found) = open(&foreign, &options());
-    assert_eq!(found, []);
+    foreign.file("buffer").overwrite(0, &all);
+    assert_eq!(find(&foreign), (vec![], Some((BufferFlaw::Foreign, 0))));
+    assert_eq!(find(&left), (vec![lsn], None));
+}
+
+#[test]
+fn a_buffer_whose_first_page_is_damaged_is_read_all_the_same_and_told() {
+    let disk = SimulatedDisk::new(4);
+    let (log, _) = open(&disk, &options());
+    let lsn = log.append(b"a record").unwrap();
+    let left = disk.kill();
+    drop(log);
+    for bit in [0, 8 * 8, 8 * 16, 8 * 32, 8 * 40, 8 * 300, 8 * 4095] {
+        let damaged = left.kill();
+        damaged.file("buffer").flip_bit(bit);
+        assert_eq!(find(&damaged), (vec![lsn], Some((BufferFlaw::Header, frame(8)))), "{bit}");
+    }
     let damaged = left.kill();
-    damaged.file("buffer").flip_bit(8 * 40);
-    let (_, found) = open(&damaged, &options());
-    assert_eq!(found, []);
-    let (_, found) = open(&left, &options());
-    assert_eq!(found, [lsn]);
+    damaged.file("buffer").overwrite(0, &[0xa5; 4096]);
+    assert_eq!(find(&damaged), (vec![lsn], Some((BufferFlaw::Header, frame(8)))));
+    // As a crash may leave it.
+    for sectors in [0..512, 3584..4096, 0..4096, 512..1024] {
+        let torn = left.kill();
+        torn.file("buffer").overwrite(sectors.start, &vec![0; (sectors.end - sectors.start) as usize]);
+        assert_eq!(find(&torn), (vec![lsn], None), "{sectors:?}");
+    }
+}
+
+#[test]
+fn a_buffer_that_was_cut_is_told_and_one_that_was_being_made_is_none() {
+    let disk = SimulatedDisk::new(4);
+    let (log, _) = open(&disk, &options());
+    // It is on the second one of the two pages of the ring.
+    let lsn = log.append(b"a record").unwrap();
+    let left = disk.kill();
+    drop(log);
+    assert_eq!(find(&left.kill()), (vec![lsn], None));
+    for (size, told) in [(0, None), (4096, None), (8192, Some((BufferFlaw::Size, 0)))] {
+        let cut = left.kill();
+        cut.file("buffer").truncate(size).unwrap();
+        assert_eq!(find(&cut), (vec![], told), "{size}");
+    }
 }
 
 /// A system that could not write a page of the buffer's file may drop it, and read the former one.

@@ -54,6 +54,8 @@ struct Summary {
     undone_changes: u64,
     /// How many copies of the superblock are damaged, or were and have been written again.
     damaged_superblocks: usize,
+    /// What was wrong with the buffer of the log, which may have held commits that were not durable.
+    buffer_damage: Option<String>,
     seconds: f64,
 }
 
@@ -185,6 +187,9 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         }
     }
     let path = shown(&arguments.target.store.database);
+    if lost + flaws.len() == 0 && left.1.is_some_and(|recovery| recovery.buffer_damage.is_some()) {
+        return verdict(out.finish(), Err(only_buffer(&path)));
+    }
     verdict(out.finish(), judge(lost + flaws.len(), damaged, left.0 == WITHOUT_LOG, &path))
 }
 
@@ -192,7 +197,10 @@ fn report(arguments: &Arguments, general: &General) -> Result {
 /// what is in use.
 fn flaws(salvage: &Salvage) -> Vec<String> {
     let problems = salvage.database().verify(|_| {}).problems.into_iter();
-    let problems = problems.filter(|problem| !matches!(problem, Problem::DamagedSuperblock { .. }));
+    let is_told = |problem: &Problem| {
+        matches!(problem, Problem::DamagedSuperblock { .. } | Problem::DamagedBuffer { .. })
+    };
+    let problems = problems.filter(|problem| !is_told(problem));
     problems.map(|problem| problem.to_string()).collect()
 }
 
@@ -226,12 +234,26 @@ pub fn one_superblock(path: &dyn Display) -> Failure {
     )
 }
 
+/// The failure for a database that has crashed, and of which nothing but the buffer of its log is damaged, and perhaps one copy
+/// of the superblock.
+pub fn only_buffer(path: &dyn Display) -> Failure {
+    Failure::new(
+        Code::Damaged,
+        format!(
+            "the buffer of the log of {path} is damaged; all that was durable is there, but commits that were only Buffered may \
+             be lost: put the file back if there is a copy of it from after the crash. `vellum recover` goes on without it, and \
+             so does the next change"
+        ),
+    )
+}
+
 fn write_summary(
     out: &mut Output,
     json: bool,
     (left_by, recovery, damaged_superblocks): (&'static str, Option<Recovery>, usize),
     verb: &str,
 ) -> Result {
+    let buffer_damage = recovery.and_then(|recovery| recovery.buffer_damage);
     if json {
         return out.json(&Summary {
             kind: "summary",
@@ -241,6 +263,7 @@ fn write_summary(
             undone_transactions: recovery.map_or(0, |recovery| recovery.undone_transactions),
             undone_changes: recovery.map_or(0, |recovery| recovery.undone_changes),
             damaged_superblocks,
+            buffer_damage: buffer_damage.map(|damage| damage.to_string()),
             seconds: recovery.map_or(0.0, |recovery| recovery.duration.as_secs_f64()),
         });
     }
@@ -253,7 +276,8 @@ fn write_summary(
                 "it was not closed: {records} of log ({}) {verb} done again, and {changes} of {transactions} undone that did not \
                  commit",
                 size::bytes(recovery.log_bytes)
-            ))
+            ))?;
+            buffer_damage.map_or(Ok(()), |damage| out.line(damage))
         }
         None if left_by == "closing" => out.line("it was closed, and needs no recovery"),
         None if left_by == "unknown" => out.line(

@@ -84,6 +84,12 @@ fn judge(report: &VerifyReport, path: &Path) -> Result {
     if report.problems.iter().all(|problem| matches!(problem, Problem::DamagedSuperblock { .. })) {
         return Err(recover::one_superblock(&path));
     }
+    let is_small = |problem: &Problem| {
+        matches!(problem, Problem::DamagedSuperblock { .. } | Problem::DamagedBuffer { .. })
+    };
+    if report.problems.iter().all(is_small) {
+        return Err(recover::only_buffer(&path));
+    }
     let problems = size::counted(report.problems.len() as u64, "problem", "problems");
     let message = format!(
         "{problems} found in {path}; restore it from a backup, or save what can still be read with `vellum dump --salvage` \
@@ -145,6 +151,7 @@ fn name(problem: &Problem) -> &'static str {
         Problem::Dangling { .. } => "dangling",
         Problem::Unreachable { .. } => "unreachable",
         Problem::DamagedSuperblock { .. } => "damaged_superblock",
+        Problem::DamagedBuffer { .. } => "damaged_buffer",
         _ => "other",
     }
 }
