@@ -144,7 +144,10 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         }
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
         LogError::Closed => ErrorKind::ReadOnly,
-        LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,
+        LogError::Hole { .. }
+        | LogError::HeaderLost { .. }
+        | LogError::Misplaced { .. }
+        | LogError::Missing { .. } => ErrorKind::Corruption,
         LogError::Version { .. } | LogError::Foreign { .. } | LogError::Newer { .. } => {
             ErrorKind::Incompatible
         }

@@ -100,6 +100,11 @@ impl LeftBuffer {
         Ok(Some(Self { timeline, flaw, bytes: contents }))
     }
 
+    /// Whether there is a frame at `at`, in the timeline with this salt.
+    pub fn has_frame(&self, at: u64, salt: u64, options: &LogOptions) -> bool {
+        !self.bytes.is_empty() && self.add_frame(at, salt, options, &mut Vec::new()).is_some()
+    }
+
     /// The consecutive frames from `at` on, in the timeline with this salt, up to where there is none, or one of an
     /// earlier lap, or one that was still being written.
     pub fn frames(&self, at: u64, salt: u64, options: &LogOptions) -> Vec<u8> {

@@ -89,6 +89,27 @@ pub enum LogError {
         durable: Lsn,
     },
 
+    /// A segment that is needed has lost its first page, or is missing.
+    #[error(
+        "{segment}, a file of the log, is missing or its first page is damaged, and what was committed is in it. Restore the \
+         files of the log, or the database from a backup"
+    )]
+    HeaderLost {
+        /// The name of the segment.
+        segment: String,
+    },
+
+    /// A segment that is needed has another one's name.
+    #[error(
+        "the file {file} of the log should have the name {segment}: give it that name, and the one that has it now its own"
+    )]
+    Misplaced {
+        /// The name that it has.
+        file: String,
+        /// The name that it should have.
+        segment: String,
+    },
+
     /// A part of the log that is needed is missing.
     #[error(
         "the log is needed from {from} on, and {}: the database was not closed, and its log belongs to it. Put the files of \

@@ -49,6 +49,8 @@ pub(crate) struct LogFiles {
     pub prepared: BTreeMap<u64, Prepared>,
     /// Files of segments that were not begun or are no longer needed, by the number in their names.
     pub idle: BTreeMap<u64, Arc<SegmentFile>>,
+    /// What idle files say that they are: they have the names of other segments. Most were to become those.
+    pub named_otherwise: BTreeMap<u64, SegmentHeader>,
     /// Files of segments that have been given up, and may still be read: they keep their names so long.
     given_up: BTreeMap<u64, Arc<SegmentFile>>,
     /// Files that may have something that is not durable: the last segment, as it was found, and what was written since.
@@ -91,6 +93,7 @@ impl LogFiles {
             segments: BTreeMap::new(),
             prepared: BTreeMap::new(),
             idle: BTreeMap::new(),
+            named_otherwise: BTreeMap::new(),
             given_up: BTreeMap::new(),
             unsynced: Vec::new(),
             timeline_max: 0,
@@ -124,7 +127,10 @@ impl LogFiles {
             HeaderPage::Version(version) => return Err(LogError::Version { version }),
             // A damaged header was being written when the process ended. If it has changed since, the reader finds that
             // the contents of the segment were durable.
-            HeaderPage::Sound(_) | HeaderPage::None | HeaderPage::Damaged => {
+            page @ (HeaderPage::Sound(_) | HeaderPage::None | HeaderPage::Damaged) => {
+                if let HeaderPage::Sound(header) = page {
+                    self.named_otherwise.insert(number, header);
+                }
                 self.idle.insert(number, file);
             }
         }

@@ -384,7 +384,7 @@ impl LogReader {
         let durable = durable.filter(|_| !self.ends_at_holes);
         match durable {
             Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
-            None => Ok(()),
+            None => self.tail.as_ref().map_or(Ok(()), Tail::check_later),
         }
     }
 

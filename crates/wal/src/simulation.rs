@@ -54,7 +54,13 @@ impl Model {
         });
         let log = match outcome {
             Ok(log) => log,
-            Err(error @ (LogError::Hole { .. } | LogError::Missing { .. } | LogError::Foreign { .. })) => {
+            Err(
+                error @ (LogError::Hole { .. }
+                | LogError::HeaderLost { .. }
+                | LogError::Misplaced { .. }
+                | LogError::Missing { .. }
+                | LogError::Foreign { .. }),
+            ) => {
                 return Err(format!("what is whole is refused: {error}"));
             }
             // The disk failed again.

@@ -5,9 +5,10 @@ use crate::{
     buffer_damage::{BufferDamage, BufferFlaw},
     buffer_file::{BufferFile, LeftBuffer},
     files::{LogFiles, Segment, SegmentMaker},
+    frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
-    segment::SegmentHeader,
+    segment::{SegmentHeader, name, salt},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, PAGE_SIZE};
@@ -45,6 +46,59 @@ impl Tail {
         let is_later = buffer.timeline > Some(self.files.timeline_max);
         let flaw = buffer.flaw.or_else(|| is_later.then_some(BufferFlaw::Later))?;
         Some(BufferDamage { flaw, bytes_taken: self.bytes_taken })
+    }
+
+    /// Checks that no segment after the last one has got another's name, and that none is lost with which a later timeline begins. Its first page was durable before the first record of
+    /// it was written. So if there is such a record, in a file without that page or in the buffer, the page was lost afterwards.
+    pub fn check_later(&self) -> Result<(), LogError> {
+        /// How many segments after all files that are there are looked for in the buffer.
+        const BEYOND: u64 = 8;
+        let Some((last, Segment { header, .. })) = self.files.segments.last_key_value() else {
+            return Ok(());
+        };
+        // A file gets another name when its segment is given up, which is before the last one.
+        let is_misplaced = |(_, there): &(&u64, &SegmentHeader)| {
+            there.number > *last && there.timeline >= header.timeline && there.database == header.database
+        };
+        if let Some((number, there)) = self.files.named_otherwise.iter().find(is_misplaced) {
+            return Err(LogError::Misplaced { file: name(*number), segment: name(there.number) });
+        }
+        let next = self.files.timeline_max + 1;
+        let buffered = self.buffer.as_ref().and_then(|buffer| buffer.timeline);
+        for number in last + 1..=self.files.number_max() + BEYOND {
+            let start = self.files.geometry.start(number);
+            for timeline in [next].into_iter().chain(buffered.filter(|timeline| *timeline > next)) {
+                let salt = salt(self.files.options.database, timeline);
+                let is_buffered = |buffer: &LeftBuffer| buffer.has_frame(start, salt, &self.files.options);
+                if self.buffer.as_ref().is_some_and(is_buffered) || self.begins_with_frame(number, salt)? {
+                    return Err(LogError::HeaderLost { segment: name(number) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file without a valid first page holds a frame after it.
+    fn begins_with_frame(&self, number: u64, salt: u64) -> Result<bool, LogError> {
+        let Some(file) = self.files.idle.get(&number) else { return Ok(false) };
+        let file = file.open()?;
+        let room = file.size().map_err(failed_to_read)? / PAGE * PAGE;
+        let mut bytes = PAGE;
+        loop {
+            if PAGE + bytes > room {
+                return Ok(false);
+            }
+            let mut frame = AlignedBuffer::new(bytes as usize);
+            file.read_to(PAGE, &mut frame).map_err(failed_to_read)?;
+            let Some(header) = frame.first_chunk().and_then(FrameHeader::from_bytes) else {
+                return Ok(false);
+            };
+            if header.bytes() <= bytes {
+                let seed = self.files.options.seed(salt, self.files.geometry.start(number));
+                return Ok(header.is_of(seed, &frame));
+            }
+            bytes = header.bytes().next_multiple_of(PAGE);
+        }
     }
 
     /// Writes to the segments what the buffer has of the last timeline from their end on. It is not made durable.
@@ -138,6 +192,10 @@ fn write_into(file: &dyn File, segment_bytes: u64, offset: u64, bytes: &[u8]) ->
         target.copy_from_slice(bytes);
     }
     file.write_from(from, &pages)
+}
+
+fn failed_to_read(source: io::Error) -> LogError {
+    LogError::Files { action: "read a segment", source }
 }
 
 fn failed(source: io::Error) -> LogError {
