@@ -139,7 +139,11 @@ fn log_kind(error: &TxnError) -> ErrorKind {
 
 fn wal_kind(error: &LogError) -> ErrorKind {
     match error {
-        LogError::NoRoom { source, .. } | LogError::Files { source, .. } if is_full(source) => {
+        LogError::NoRoom { source, .. }
+        | LogError::Files { source, .. }
+        | LogError::NotListed { source, .. }
+            if is_full(source) =>
+        {
             ErrorKind::OutOfSpace
         }
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,

@@ -187,7 +187,7 @@ impl Salvage {
         let rebuilt: Arc<dyn File> = Arc::new(OverlayFile::over(file.clone()).map_err(failed)?);
         remains.rebuild(&*rebuilt, std::mem::take(&mut scan.extents), catalog)?;
         let has_log = match log.names() {
-            Err(source) if !shows_damage(&source) => return Err(log_error(source)),
+            Err(source) if !shows_damage(&source) => return Err(log_error(&*log, source)),
             names => names.is_ok_and(|names| names.iter().any(|name| is_segment(name))),
         };
         let mut salvage = match Self::open_known(&rebuilt, log, options) {
@@ -401,8 +401,8 @@ fn is_refused(error: &Error) -> bool {
     io_causes(error).any(|cause| !shows_damage(cause))
 }
 
-fn log_error(source: io::Error) -> Error {
-    TxnError::from(LogError::Files { action: "list the files", source }).into()
+fn log_error(log: &dyn Directory, source: io::Error) -> Error {
+    TxnError::from(LogError::NotListed { directory: log.path().map(Into::into), source }).into()
 }
 
 impl std::fmt::Debug for Salvage {

@@ -28,6 +28,11 @@ pub trait Directory: Send + Sync + fmt::Debug {
     /// As for [`DiskFile::open`].
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError>;
 
+    /// The path of the directory, for messages; none if it is none of the file system.
+    fn path(&self) -> Option<&Path> {
+        None
+    }
+
     /// The names of all files, sorted; also of symbolic links to files, and of those that lead nowhere.
     ///
     /// # Errors
@@ -145,6 +150,10 @@ impl Directory for DiskDirectory {
             }
             _ => Ok(()),
         }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        Some(&self.path)
     }
 
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {

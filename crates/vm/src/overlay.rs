@@ -9,7 +9,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, HashMap},
     fmt, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 use vellum_base::PAGE_SIZE;
@@ -301,6 +301,10 @@ impl Directory for OverlayDirectory {
             }
             found => Ok(Arc::new(found?)),
         }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.base.path()
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

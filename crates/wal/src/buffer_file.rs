@@ -69,7 +69,8 @@ impl LeftBuffer {
     /// If there is a file that cannot be read, or that is of a later version.
     pub fn find(directory: &dyn Directory, options: &LogOptions) -> Result<Option<Self>, LogError> {
         let failed = |source| LogError::Files { action: "read the buffer", source };
-        if !directory.names().map_err(failed)?.iter().any(|name| name == BUFFER) {
+        let not_listed = |source| LogError::NotListed { directory: directory.path().map(Into::into), source };
+        if !directory.names().map_err(not_listed)?.iter().any(|name| name == BUFFER) {
             return Ok(None);
         }
         let how = FileOptions { read_only: true, ..file_options(CreateMode::OpenExisting) };

@@ -1,8 +1,8 @@
 //! What can go wrong with a log.
 
 use crate::{ArchiveError, HeldLog};
-use std::{io, sync::Arc};
-use vellum_base::Lsn;
+use std::{io, path::PathBuf, sync::Arc};
+use vellum_base::{Lsn, shown};
 use vellum_vm::{VmError, advice, is_full};
 
 /// Why the log could not do something.
@@ -68,7 +68,20 @@ pub enum LogError {
     #[error(transparent)]
     Open(#[from] VmError),
 
-    /// Segments could not be listed, read, renamed or removed.
+    /// The files of the log's directory could not be listed.
+    #[error(
+        "cannot list the segments of the log{}: {source}{}",
+        directory.as_ref().map_or_else(String::new, |path| format!(" in {}", shown(path))),
+        advice_about("list", source)
+    )]
+    NotListed {
+        /// The directory, if it is one of the file system.
+        directory: Option<PathBuf>,
+        /// What the system reports.
+        source: io::Error,
+    },
+
+    /// Segments could not be read, renamed or removed.
     #[error("cannot {action} of the log: {source}{}", advice_about(action, source))]
     Files {
         /// What was being done.

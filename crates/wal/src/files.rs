@@ -341,17 +341,17 @@ pub(crate) fn remove(directory: &dyn Directory, numbers: &[u64]) -> Result<(), L
 /// The numbers and names of the segments in a directory.
 pub(crate) fn names_of(directory: &dyn Directory) -> Result<Vec<(u64, String)>, LogError> {
     let names = directory.names();
-    let names = names.map_err(not_listed)?;
+    let names = names.map_err(|source| not_listed(directory, source))?;
     Ok(names.into_iter().filter_map(|name| Some((number_of(&name)?, name))).collect())
 }
 
-fn not_listed(source: io::Error) -> LogError {
-    LogError::Files { action: "list the segments", source }
+fn not_listed(directory: &dyn Directory, source: io::Error) -> LogError {
+    LogError::NotListed { directory: directory.path().map(Into::into), source }
 }
 
 /// Removes all files of a log, durably.
 pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Result<(), LogError> {
-    let names = directory.names().map_err(not_listed)?;
+    let names = directory.names().map_err(|source| not_listed(directory, source))?;
     let remove = || {
         for name in names.iter().filter(|name| is_segment(name)) {
             directory.remove(name)?;
@@ -392,6 +392,7 @@ mod tests {
         let missing = vellum_vm::DiskDirectory::new(std::path::Path::new("/nowhere/log"));
         let error = remove_all(&missing, &LogOptions::new([1; 16])).unwrap_err();
         assert!(error.to_string().starts_with("cannot list the segments of the log"), "{error}");
+        assert!(error.to_string().contains("/nowhere/log"), "{error}");
     }
 
     #[test]
