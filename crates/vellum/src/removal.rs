@@ -60,7 +60,7 @@ impl Transaction {
         self.remove_bounds(&table.handle, &range.bounds())
     }
 
-    fn remove_bounds(
+    pub(crate) fn remove_bounds(
         &self,
         table: &Handle,
         (lower, upper): &(Bound<KeyBuffer>, Bound<KeyBuffer>),

@@ -19,7 +19,7 @@
 //! savepoint is emptied at once, and its root is used again by this transaction: see [`owned`](crate::owned).
 
 use crate::{
-    Database, Error, NamesTable, Result, Table, TableInformation, TableOptions, Transaction,
+    Database, Error, ErrorKind, NamesTable, Result, Table, TableInformation, TableOptions, Transaction,
     catalog::{self, TableRecord},
     driver::lock,
     handle::Handle,
@@ -27,7 +27,7 @@ use crate::{
     new_tree::NewTree,
     owned::Fate,
 };
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 use vellum_access::{AccessError, Tree};
 use vellum_base::PageId;
 use vellum_base::primitive::MutexGuard;
@@ -283,6 +283,9 @@ impl Transaction {
     /// The space is freed when no older snapshot is open, that of a large table in the background, as by
     /// [`drop_table`](Self::drop_table). A feed of changes reports the table as dropped and created.
     ///
+    /// If the file is full, so that there is no page for a new tree, the entries are removed one by one, as by
+    /// [`remove_range`](Self::remove_range), unless the table is plain.
+    ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
@@ -305,8 +308,23 @@ impl Transaction {
         let changing = self.changing();
         let (old, open) = self.existing(&changing, name)?;
         old.expect_table(name)?;
-        let new = self.new_tree(&open)?;
-        self.replace_tree(&changing, (name, &old), new)
+        match self.new_tree(&open) {
+            Ok(new) => self.replace_tree(&changing, (name, &old), new),
+            // A tree takes a page, and whoever clears a table wants room. To remove its records takes none.
+            Err(error) if error.kind() == ErrorKind::OutOfSpace && !old.is_plain => {
+                drop(changing);
+                let table = Handle::new(self.open.inner.clone(), open);
+                let before = self.savepoint();
+                let removed = self.remove_bounds(&table, &(Bound::Unbounded, Bound::Unbounded));
+                let is_full = |other: &Error| other.kind() == ErrorKind::OutOfSpace;
+                removed.map(drop).or_else(|other| {
+                    self.rollback_to(before)?;
+                    // The log of that may find no room either, on a full disk.
+                    Err(if is_full(&other) { error } else { other })
+                })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A new tree for a table that this transaction is about to clear or to load.

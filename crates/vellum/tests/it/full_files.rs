@@ -107,3 +107,34 @@ fn a_full_database_goes_on() {
         }
     }
 }
+
+/// A table is cleared where there is no page left for a new tree: its records are removed instead.
+#[test]
+fn a_table_can_be_cleared_although_the_file_is_full() {
+    let options = limited(Limit::Capacity);
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(2)), "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    let mut next = 0;
+    for _ in 0..2 {
+        fill(&table, &mut next);
+        database.checkpoint().unwrap();
+    }
+    fill(&table, &mut next);
+    database.clear_table("table").unwrap();
+    assert_eq!(table.count(..).unwrap(), 0);
+    assert!(database.verify(|_| {}).is_clean());
+    database.checkpoint().unwrap();
+    let again = fill(&table, &mut next);
+    assert!(again > next / 3, "{again} of {next}");
+    // In a transaction, and taken back.
+    let transaction = database.begin().unwrap();
+    transaction.clear_table("table").unwrap();
+    assert!(transaction.first(&table).unwrap().is_none());
+    transaction.rollback().unwrap();
+    assert_eq!(table.count(..).unwrap(), u64::from(again));
+    let transaction = database.begin().unwrap();
+    transaction.clear_table("table").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(table.count(..).unwrap(), 0);
+    assert!(database.verify(|_| {}).is_clean());
+}
