@@ -30,6 +30,7 @@ pub fn losses(salvage: &Salvage) -> Vec<String> {
         LeftBy::CrashWithoutLog(error) => {
             losses.push(format!("what is in its log only, and the rest is from several moments: {error}"))
         }
+        LeftBy::OlderCopy(error) => losses.push(format!("what was committed later: {error}")),
         _ => {}
     }
     losses.extend(salvage.damage().iter().map(ToString::to_string));

@@ -3,6 +3,7 @@
 mod closing;
 mod conflicts;
 mod last_change;
+mod older;
 pub use conflicts::{Earlier, Loading};
 
 use crate::{
@@ -126,13 +127,7 @@ impl DurablePool {
         // storage may still hold superblocks that need it. If any of this fails, nothing needs those files until then.
         let left = directory.as_ref().filter(|_| !file.needs_recovery());
         let left = left.filter(|directory| Log::is_there(&***directory).unwrap_or_default());
-        if let Some(directory) = left {
-            let closed = LogOptions { least: file.redo(), ..options.clone() };
-            // Any other log is not needed, and may belong to another database.
-            if let Err(error @ LogError::Newer { .. }) = vellum_wal::refuse_newer(directory, &closed) {
-                return Err(error.into());
-            }
-        }
+        left.map_or(Ok(()), |directory| Self::refuse_older(&file, directory))?;
         let left = left.filter(|_| !is_read_only && file.confirm().is_ok());
         let pool = file.start(None)?;
         if let Some(directory) = left {

@@ -20,6 +20,8 @@ pub(crate) struct Recovered {
     pub recovery: Option<Recovery>,
     /// The damage that was skipped.
     pub damage: Vec<TxnError>,
+    /// Why the file is not the one to which the log belongs, if it was closed, and the log goes on after that.
+    pub older: Option<TxnError>,
     /// The copies of the superblock that are damaged in the file itself: recovery writes both anew.
     pub damaged_superblocks: Vec<PageId>,
 }
@@ -41,7 +43,8 @@ pub(crate) fn recover_in_memory(
     if !opened.needs_recovery() {
         // Its superblocks are as they are in the file.
         let (damage, damaged_superblocks) = Default::default();
-        return Ok(Recovered { file: overlay, recovery: None, damage, damaged_superblocks });
+        let older = DurablePool::refuse_older(&opened, &log).err();
+        return Ok(Recovered { file: overlay, recovery: None, damage, older, damaged_superblocks });
     }
     let log = Arc::new(OverlayDirectory::over(log));
     let mut durable = DurablePool::open(opened, log, &options.log_settings)?;
@@ -50,5 +53,5 @@ pub(crate) fn recover_in_memory(
     }
     let (recovery, damage) = (durable.recovery(), durable.take_damage());
     durable.close()?;
-    Ok(Recovered { file: overlay, recovery, damage, damaged_superblocks })
+    Ok(Recovered { file: overlay, recovery, damage, older: None, damaged_superblocks })
 }

@@ -70,6 +70,9 @@ pub enum LeftBy {
     /// The process was killed, or the power failed, and the log cannot be read: what is shown is the contents of the
     /// file, some of it from one moment and some from another.
     CrashWithoutLog(Error),
+    /// A process closed it, and the log was written later: this file is an older copy of the one that belongs to the log. What is
+    /// shown is the contents of this file.
+    OlderCopy(Error),
     /// It is unknown how, because both superblocks are damaged. What is shown is the contents of the file; if the
     /// database was not closed, some of it is from one moment and some from another.
     Unknown {
@@ -149,8 +152,9 @@ impl Salvage {
     /// Opens a database whose superblocks and space map are sound.
     fn open_known(file: &Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         match recover_in_memory(file, log, options, true) {
-            Ok(Recovered { file, recovery, damage, .. }) => {
-                let left = recovery.map_or(LeftBy::Closing, LeftBy::Crash);
+            Ok(Recovered { file, recovery, damage, older, .. }) => {
+                let closing = older.map_or(LeftBy::Closing, |error| LeftBy::OlderCopy(error.into()));
+                let left = recovery.map_or(closing, LeftBy::Crash);
                 let damage = damage.into_iter().map(Error::from).collect();
                 let opened = PoolFile::open_on(file.clone(), &options.clone().read_only(true).pool)?;
                 Self::of(&file, opened, options, (recovery, left, damage))

@@ -72,6 +72,9 @@ struct Lost {
 /// How a database was left whose log is needed, and is not there or cannot be read.
 const WITHOUT_LOG: &str = "crash_without_log";
 
+/// How a database was left that was closed, and whose log is a later one.
+const OLDER_COPY: &str = "older_copy";
+
 /// What is damaged without a loss, for programs.
 #[derive(Serialize)]
 struct Flaw<'f> {
@@ -107,6 +110,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     let left = match salvage.left_by() {
         LeftBy::Crash(recovery) => ("crash", Some(*recovery)),
         LeftBy::CrashWithoutLog(_) => (WITHOUT_LOG, None),
+        LeftBy::OlderCopy(_) => (OLDER_COPY, None),
         LeftBy::Unknown { .. } => ("unknown", None),
         _ => ("closing", None),
     };
@@ -190,7 +194,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     if lost + flaws.len() == 0 && left.1.is_some_and(|recovery| recovery.buffer_damage.is_some()) {
         return verdict(out.finish(), Err(only_buffer(&path)));
     }
-    verdict(out.finish(), judge(lost + flaws.len(), damaged, left.0 == WITHOUT_LOG, &path))
+    verdict(out.finish(), judge(lost + flaws.len(), damaged, left.0, &path))
 }
 
 /// What is damaged although all entries and objects can be read, as bytes of a page that nothing refers to, or the map of
@@ -204,11 +208,14 @@ fn flaws(salvage: &Salvage) -> Vec<String> {
     problems.map(|problem| problem.to_string()).collect()
 }
 
-fn judge(damages: usize, damaged_superblocks: usize, lacks_log: bool, path: &dyn Display) -> Result {
+fn judge(damages: usize, damaged_superblocks: usize, left_by: &str, path: &dyn Display) -> Result {
     let what = match (damages, damaged_superblocks) {
         (0, 0) => return Ok(()),
         (0, _) => return Err(one_superblock(path)),
-        _ if lacks_log => {
+        _ if left_by == OLDER_COPY => {
+            "is an older copy than its log, and was not changed. Put the file that belongs to the log where it was: then nothing is lost"
+        }
+        _ if left_by == WITHOUT_LOG => {
             "was not closed, and is damaged without its log; it was not changed. Put the log where it was: then nothing is lost. If \
              the log is gone, restore the database from a backup"
         }
@@ -280,6 +287,9 @@ fn write_summary(
             buffer_damage.map_or(Ok(()), |damage| out.line(damage))
         }
         None if left_by == "closing" => out.line("it was closed, and needs no recovery"),
+        None if left_by == OLDER_COPY => {
+            out.line("it is an older copy, which was closed before the log beside it was written: what follows is what the copy holds")
+        }
         None if left_by == "unknown" => out.line(
             "whether it was closed is not known: what follows is what the file holds; if it was not, some is older than the rest",
         ),

@@ -2,7 +2,7 @@
 //! given up without a word.
 
 use std::{io, path::Path};
-use vellum::{Database, Durability, ErrorKind, Options};
+use vellum::{Database, Durability, ErrorKind, LeftBy, Options, Salvage};
 
 fn options() -> Options {
     crate::support::options().log_segment_bytes(64 << 10)
@@ -96,4 +96,20 @@ fn a_log_that_was_begun_and_holds_nothing_is_given_up() {
         database.close().unwrap();
         assert!(!path("older-log").exists());
     }
+}
+
+#[test]
+fn a_salvage_of_an_older_copy_says_what_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name| place.path().join(name);
+    copies(place.path(), &[1], Durability::Synced);
+    std::fs::copy(path("older"), path("d")).unwrap();
+    let left = |path| format!("{:?}", Salvage::open(path, &options()).unwrap().left_by());
+    assert_eq!(left(path("d")), "Closing");
+    std::fs::rename(path("log"), path("d-log")).unwrap();
+    let salvage = Salvage::open(path("d"), &options()).unwrap();
+    assert!(
+        matches!(salvage.left_by(), LeftBy::OlderCopy(error) if error.to_string().contains("older copy"))
+    );
+    assert_eq!(salvage.tables().0, ["table"]);
 }
