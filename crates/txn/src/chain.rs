@@ -36,6 +36,11 @@ impl Chain {
         self.versions.first().map(|version| &version.before)
     }
 
+    /// The tree of the record.
+    pub fn tree(&self) -> Option<PageId> {
+        self.first().map(|first| first.tree)
+    }
+
     /// Whether one of the changes is by this writer.
     pub fn has(&self, writer: u64) -> bool {
         self.versions.iter().any(|version| version.writer.id == writer)

@@ -325,7 +325,8 @@ impl Versions {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
         let mut chains = shard.lock();
-        let Entry::Occupied(mut chain) = chains.entry(hash, |chain| chain.is_of((tree, key), hash)) else {
+        let Entry::Occupied(mut chain) = chains.entry(tree, hash, |chain| chain.is_of((tree, key), hash))
+        else {
             return;
         };
         let former = chain.get().weight();
@@ -368,7 +369,7 @@ impl Versions {
     pub fn note_absent(&self, record: BeforeImage<'_>, writer: &Arc<Writer>) {
         let hash = record.hash();
         let mut chains = self.lock(hash);
-        if let Entry::Occupied(mut chain) = chains.entry(hash, |chain| chain.is_same(record)) {
+        if let Entry::Occupied(mut chain) = chains.entry(record.tree, hash, |chain| chain.is_same(record)) {
             self.note_removed(chain.get_mut(), writer);
         }
     }
@@ -376,13 +377,7 @@ impl Versions {
     /// Forgets all versions of a tree that is gone. Those in undo buffers have been entered in the table.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
-            shard.lock().retain(|chain| {
-                let is_kept = chain.first().is_none_or(|first| first.tree != tree);
-                if !is_kept {
-                    shard.shrink(chain.weight());
-                }
-                is_kept
-            });
+            shard.lock().forget(tree, |chain| shard.shrink(chain.weight()));
         }
         let mut removed = self.lock_removed();
         removed.forget(tree);

@@ -94,7 +94,7 @@ impl Versions {
         let hash = before.hash();
         let version = || Version { writer: writer.clone(), before: before.copy() };
         let mut commits_go = false;
-        let appended = match chains.entry(hash, |chain| chain.is_same(before)) {
+        let appended = match chains.entry(before.tree, hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
                 admit(None)?;
                 let mut chain = Chain::new(version());
