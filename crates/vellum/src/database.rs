@@ -256,7 +256,7 @@ impl Database {
                 open: Mutex::new(HashMap::new()),
                 created_after: Mutex::default(),
                 doomed: Mutex::default(),
-                resting: Mutex::default(),
+                waiting: Mutex::default(),
                 has_doomed: AtomicBool::new(false),
                 awaits_handles: AtomicBool::new(false),
                 writers: Arc::default(),

@@ -40,6 +40,10 @@ pub(crate) struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.sweep_later();
+        // All that is left of the table may be free then, which is more than a root.
+        if self.open.is_dropped() {
+            self.inner.note_news(&self.open);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The state that the handles of a database share: the pool, the open tables, and orders for its driver.
 
 use crate::{
-    Answer, Error, ErrorKind, IsolationLevel, Result, Task, Written, catalog,
+    Answer, Error, ErrorKind, IsolationLevel, Result, Task, Written,
+    awaited::{Awaited, Waiting, seen_by},
+    catalog,
     driver::{Driver, lock},
     freeing::Freeing,
-    generations::Generation,
     life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
     nested::{self, Nesting},
@@ -73,9 +74,8 @@ pub(crate) struct Inner {
     pub(crate) created_after: Mutex<HashMap<PageId, u64>>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
-    /// Tables that are gone, of which nothing is left but roots that wait for older snapshots, by the commit that these must
-    /// see. So transactions that end do not look at each of them.
-    pub(crate) resting: Mutex<BTreeMap<u64, Vec<Arc<OpenTable>>>>,
+    /// What of them could not be freed, and waits. Locked after them.
+    pub(crate) waiting: Mutex<Waiting>,
     /// Whether any may be freed now, or when a snapshot ends.
     pub(crate) has_doomed: AtomicBool,
     /// Whether any can be freed only when a table has no handles any more.
@@ -142,6 +142,7 @@ impl Inner {
         // The next opening undoes what is left, and frees it.
         let _ = self.undo_rest();
         self.freeing.stop();
+        lock(&self.waiting).awaited = Awaited::default();
         self.sweep_later();
         self.sweep();
         self.durable.close().inspect_err(|_| self.freeing.resume())?;
@@ -169,21 +170,36 @@ impl Inner {
         }
     }
 
+    /// There is news of something to be freed of a table: the next sweep looks at that.
+    #[cold]
+    pub(crate) fn note_news(&self, table: &Arc<OpenTable>) {
+        // Relaxed: otherwise nothing is to be freed. A caller that has just added something has set the flag.
+        if self.has_doomed.load(Ordering::Relaxed) {
+            lock(&self.waiting).news.insert(Arc::as_ptr(table).addr());
+        }
+    }
+
     #[cold]
     fn sweep_doomed(&self) {
         let mut open = self.lock();
-        let (mut doomed, mut resting) = (lock(&self.doomed), lock(&self.resting));
-        if doomed.is_empty() && resting.is_empty() {
+        let (mut doomed, mut waiting) = (lock(&self.doomed), lock(&self.waiting));
+        if doomed.is_empty() && waiting.resting.is_empty() {
             // Release, here and below: the flag is changed while the list is locked.
             self.has_doomed.store(false, Ordering::Release);
             self.awaits_handles.store(false, Ordering::Relaxed);
             return;
         }
         let (snapshots, oldest) = self.durable.open_snapshots();
+        let Waiting { resting, awaited, news } = &mut *waiting;
+        let (is_whole, news) = (!awaited.is_to_come(&snapshots, oldest), std::mem::take(news));
+        if !is_whole && news.is_empty() {
+            return;
+        }
         // Handles are made only while the tables are locked, and only through snapshots that see the table.
         let address = |doomed: &Doomed| Arc::as_ptr(&doomed.open).addr();
+        let is_looked_at = |doomed: &Doomed| is_whole || news.contains(&address(doomed));
         let mut tables = BTreeMap::new();
-        for entry in doomed.iter() {
+        for entry in doomed.iter().filter(|doomed| is_looked_at(doomed)) {
             let (_, entries, is_unused, is_empty) =
                 tables.entry(address(entry)).or_insert((&entry.open, 0, true, true));
             *entries += 1;
@@ -203,7 +219,7 @@ impl Inner {
         let free: Vec<Doomed> = doomed.extract_if(.., |doomed| unused.contains(&address(doomed))).collect();
         let mut roots = BTreeSet::new();
         let later = resting.split_off(&oldest.saturating_add(1));
-        for table in std::mem::replace(&mut *resting, later).into_values().flatten() {
+        for table in std::mem::replace(resting, later).into_values().flatten() {
             for generation in table.generations() {
                 open.remove(&generation.root);
                 roots.insert(generation.root);
@@ -212,8 +228,9 @@ impl Inner {
         // Nobody can get a handle on such a table any more. The entries of its earlier trees have earlier times.
         let is_at_rest = |doomed: &Doomed| doomed.tree.is_none() && empty.contains(&address(doomed));
         let at_rest: Vec<Doomed> = doomed.extract_if(.., |doomed| is_at_rest(doomed)).collect();
+        let gone: BTreeSet<_> = at_rest.iter().map(address).collect();
+        doomed.retain(|other| !gone.contains(&address(other)));
         for entry in at_rest {
-            doomed.retain(|other| !Arc::ptr_eq(&other.open, &entry.open));
             resting.entry(entry.time).or_default().push(entry.open);
         }
         for Doomed { open: table, tree, .. } in free {
@@ -224,28 +241,43 @@ impl Inner {
             }
         }
         let mut emptied = Vec::new();
-        for entry in doomed.iter_mut() {
+        if is_whole {
+            *awaited = Awaited::of(doomed.len());
+        }
+        resting.keys().next().into_iter().for_each(|time| awaited.commit(*time));
+        for entry in doomed.iter_mut().filter(|doomed| is_looked_at(doomed)) {
+            if entry.time > oldest {
+                awaited.commit(entry.time);
+            }
             let is_due = match entry.contents {
                 Contents::Whole => true,
-                Contents::Failed(until) => until <= Instant::now(),
+                Contents::Failed(until) => {
+                    awaited.time(until);
+                    until <= Instant::now()
+                }
                 Contents::Going | Contents::Nothing => false,
             };
             // The last tree of a table that is gone is reached by handles.
             let is_out_of_reach = entry.tree.is_some() || without_handles.contains(&address(entry));
-            if is_due && is_out_of_reach && !is_seen(&snapshots, entry.since, entry.time) {
-                entry.contents = Contents::Going;
-                emptied.push(entry.root());
+            if is_due && is_out_of_reach {
+                match seen_by(&snapshots, entry.since, entry.time) {
+                    Some(snapshot) => awaited.end_of(snapshot),
+                    None => {
+                        entry.contents = Contents::Going;
+                        emptied.push(entry.root());
+                    }
+                }
             }
         }
         // All that is left are roots of tables that have handles: transactions that end need not look at them again.
         let is_left = |doomed: &Doomed| {
             doomed.contents == Contents::Nothing && doomed.time <= oldest && !doomed.open.is_divided()
         };
-        if resting.is_empty() && doomed.iter().all(is_left) {
+        if is_whole && resting.is_empty() && doomed.iter().all(is_left) {
             self.has_doomed.store(false, Ordering::Release);
             self.awaits_handles.store(!doomed.is_empty(), Ordering::Relaxed);
         }
-        drop((open, doomed, resting));
+        drop((open, doomed, waiting));
         for root in roots {
             // Before that, because its root may be that of another tree at once.
             lock(&self.created_after).remove(&root);
@@ -256,7 +288,7 @@ impl Inner {
     }
 
     /// Frees the contents of a tree that a table has had.
-    fn truncate(&self, root: PageId) {
+    pub(crate) fn truncate(&self, root: PageId) {
         /// Until then no transaction that ends tries it again.
         const RETRY: Duration = Duration::from_secs(1);
         let left = match self.empty(root) {
@@ -267,7 +299,10 @@ impl Inner {
         doomed
             .iter_mut()
             .filter(|doomed| doomed.contents == Contents::Going && doomed.root() == root)
-            .for_each(|doomed| doomed.contents = left);
+            .for_each(|doomed| {
+                doomed.contents = left;
+                self.note_news(&doomed.open);
+            });
     }
 
     /// Frees all pages of a tree but its root. If they are many, or one cannot be read, they become those of a doomed
@@ -291,26 +326,6 @@ impl Inner {
         let moved = tree.move_to(&Tree::open(pool, rest));
         self.freeing.free(rest);
         Ok(moved?)
-    }
-
-    /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.
-    pub(crate) fn take_empty(&self, table: &Arc<OpenTable>) -> Option<PageId> {
-        let mut doomed = lock(&self.doomed);
-        let is_empty = |doomed: &Doomed| {
-            Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing && doomed.tree.is_some()
-        };
-        let index = doomed.iter().position(is_empty)?;
-        doomed.swap_remove(index).tree
-    }
-
-    /// The roots of all earlier generations of the table, which are not freed then, unless one of them is not empty.
-    pub(crate) fn take_all_empty(&self, table: &Arc<OpenTable>) -> Option<Vec<PageId>> {
-        let mut doomed = lock(&self.doomed);
-        let is_own = |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table);
-        if doomed.iter().any(|doomed| is_own(doomed) && doomed.contents != Contents::Nothing) {
-            return None;
-        }
-        Some(doomed.extract_if(.., |doomed| is_own(doomed)).filter_map(|doomed| doomed.tree).collect())
     }
 
     /// The last commit before the table with this root was created; 0 if that is not known.
@@ -421,39 +436,6 @@ impl Inner {
         }
     }
 
-    /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
-    pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
-        let root = tree.unwrap_or_else(|| open.current.last());
-        let since = open.generation(root).map_or(0, Generation::since);
-        self.add_doomed(Doomed { open, time, since, tree, contents: Contents::Whole });
-    }
-
-    /// As [`doom`](Self::doom), of a tree that is empty.
-    pub(crate) fn doom_empty(&self, open: Arc<OpenTable>, time: u64, root: PageId) {
-        self.add_doomed(Doomed { open, time, since: 0, tree: Some(root), contents: Contents::Nothing });
-    }
-
-    /// As [`doom`](Self::doom), of a tree that no snapshot sees. Its contents are freed at once.
-    pub(crate) fn doom_and_empty(&self, open: &Arc<OpenTable>, root: PageId) {
-        let (open, tree) = (open.clone(), Some(root));
-        self.add_doomed(Doomed { open, time: 0, since: 0, tree, contents: Contents::Going });
-        self.truncate(root);
-    }
-
-    fn add_doomed(&self, new: Doomed) {
-        let mut doomed = lock(&self.doomed);
-        doomed.push(new);
-        self.has_doomed.store(true, Ordering::Release);
-    }
-
-    /// What of a table is to be freed is freed once all snapshots see this commit.
-    pub(crate) fn doom_from(&self, table: &Arc<OpenTable>, time: u64) {
-        let mut doomed = lock(&self.doomed);
-        let own = doomed.iter_mut().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
-        own.for_each(|doomed| doomed.time = doomed.time.max(time));
-        self.has_doomed.store(true, Ordering::Release);
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -467,12 +449,6 @@ impl Drop for Inner {
             let _ = self.close();
         }
     }
-}
-
-/// Whether one of these snapshots, in ascending order, is later than `since` and earlier than `time`.
-fn is_seen(snapshots: &[u64], since: u64, time: u64) -> bool {
-    let first = snapshots.partition_point(|snapshot| *snapshot <= since);
-    snapshots.get(first).is_some_and(|snapshot| *snapshot < time)
 }
 
 /// An operation for the driver.

@@ -35,6 +35,7 @@ mod histories;
 mod large_objects;
 mod loading;
 mod lookups;
+mod many_tables;
 mod moved;
 mod needless_conflicts;
 mod nested;
