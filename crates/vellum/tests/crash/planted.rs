@@ -27,9 +27,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("wal::SkippedSync", "histories", 1),
     // A commit is acknowledged before it is durable.
     ("wal::EarlyAcknowledgement", "histories", 11),
-    ("wal::SwallowedWriteError", "histories", 101),
+    ("wal::SwallowedWriteError", "histories", 121),
     // Recovery ends at a hole in what was durable.
-    ("wal::PastHole", "histories", 135),
+    ("wal::PastHole", "histories", 212),
     // The log is cut too early: for recovery, and for undoing what is open.
     ("wal::RecycledTooEarly", "histories", 23),
     ("txn::CutTooEarly", "histories", 21),
@@ -37,14 +37,14 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("wal::EndNotSynced", "histories", 8),
     ("txn::UncommittedRead", "histories", 0),
     // There is no log barrier before eviction.
-    ("pool::PageBeforeLog", "histories", 45),
+    ("pool::PageBeforeLog", "histories", 179),
     // An error of a checkpoint's write is swallowed.
     ("pool::SwallowedWriteError", "histories", 110),
     ("pool::MapNotSynced", "histories", 465),
     // Freed space is reused before the free is durable.
     ("pool::NoQuarantine", "histories", 130),
     ("txn::RedoTwice", "histories", 1),
-    ("txn::GroupWithoutEnd", "histories", 120),
+    ("txn::GroupWithoutEnd", "histories", 50),
     ("txn::LosersNotUndone", "histories", 2),
     ("txn::LoserForgotten", "histories", 2),
     ("txn::HalfRollback", "histories", 0),
@@ -75,7 +75,7 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("pool::ReadNotRedone", "histories", 0),
     ("txn::CheckpointBeforeRedo", "histories", 87),
     // A page from which a node has moved is used again before the move is durable.
-    ("access::FreedBeforeItIsDurable", "compactions", 1),
+    ("access::FreedBeforeItIsDurable", "compactions", 47),
     ("vellum::CommitAfterConflict", "histories", 0),
     // The undo of a drop leaves the table to the transaction that has dropped it.
     ("vellum::DropNotTakenBack", "histories", 20),
@@ -99,7 +99,7 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("txn::ToldUncommitted", "feeds", 0),
     ("txn::ToldNotDurable", "feeds", 10),
     ("txn::ToldTakenBack", "feeds", 0),
-    ("wal::FollowedGivenUp", "feeds", 13),
+    ("wal::FollowedGivenUp", "feeds", 46),
 ];
 
 /// Those that concern several threads, or soon show where these meet.
