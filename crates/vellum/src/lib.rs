@@ -115,6 +115,7 @@ mod shown;
 mod submissions;
 mod table;
 mod table_options;
+mod tables_read;
 mod transaction;
 mod transaction_batches;
 mod transaction_future;

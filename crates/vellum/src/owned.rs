@@ -147,7 +147,7 @@ impl Owned {
     /// Undoes the changes since a savepoint, or all of them.
     pub(crate) fn undo(&mut self, inner: &Inner, since: Option<Savepoint>) {
         let first = since.map_or(0, |since| self.count_before(since));
-        let has_any = !self.changes.is_empty() || self.rest.is_some();
+        let has_any = self.changes.len() > first || self.rest.is_some();
         while self.changes.len() > first
             && let Some(change) = self.changes.pop()
         {
@@ -171,9 +171,9 @@ impl Owned {
         }
         if since.is_none() {
             self.let_go(inner, 0);
-            if has_any {
-                inner.sweep_later();
-            }
+        }
+        if has_any {
+            inner.sweep_later();
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
     coverage::Coverage,
     driver::lock,
     handle::Handle,
-    life::{OpenTable, Writing, conflict},
+    life::{Writing, conflict},
     nested,
     open_transaction::OpenTransaction,
     plant::Plant,
@@ -15,6 +15,7 @@ use crate::{
     running::{self, Running},
     savepoints::{Savepoint, Savepoints},
     shared::Inner,
+    tables_read::TablesRead,
 };
 use std::{
     ops::{Bound, ControlFlow},
@@ -100,24 +101,13 @@ impl TransactionOptions {
 pub struct Transaction {
     pub(crate) open: OpenTransaction,
     durability: Durability,
-    /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
-    tables_read: Mutex<Vec<Arc<OpenTable>>>,
     savepoints: Mutex<Savepoints>,
     /// An operation has failed in a way that leaves only a rollback.
     is_dead: AtomicBool,
     /// The conflict that was the reason of that, if it was one.
     conflict: Mutex<Option<Box<Error>>>,
     // Dropped last.
-    _sweeper: Sweeper,
-}
-
-/// Frees what is no longer used once a transaction has let go of everything.
-struct Sweeper(Arc<Inner>);
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        self.0.sweep();
-    }
+    read: TablesRead,
 }
 
 impl Database {
@@ -262,11 +252,10 @@ impl Transaction {
         Self {
             open: OpenTransaction::begin(inner, is_serializable && !inner.is_planted(Plant::NothingTested)),
             durability: options.durability.unwrap_or(inner.durability),
-            tables_read: Mutex::default(),
             savepoints: Mutex::default(),
             is_dead: AtomicBool::new(false),
             conflict: Mutex::default(),
-            _sweeper: Sweeper(inner.clone()),
+            read: TablesRead::new(inner),
         }
     }
 
@@ -361,7 +350,7 @@ impl Transaction {
 
     fn end(self) -> Result<Arc<Inner>> {
         self.check()?;
-        let Self { open, tables_read, savepoints, _sweeper: sweeper, .. } = self;
+        let Self { open, savepoints, read, .. } = self;
         let inner = open.inner.clone();
         let catalog = catalog::tree(open.inner.pool()).root();
         let has_number = open.transaction.has_number();
@@ -379,12 +368,7 @@ impl Transaction {
                     CommitError::Ended => return Error::SnapshotTooOld,
                     CommitError::Failed(error) => return error.into(),
                 };
-                let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-                let name_of = |root| {
-                    let table = tables.iter().find(|table| table.generation(root).is_some());
-                    table.map(|table| table.name.to_string())
-                };
-                let text_of = |root| name_of(root).unwrap_or_else(|| format!("with the root {root}"));
+                let text_of = |root| read.name_of(root).unwrap_or_else(|| format!("with the root {root}"));
                 if tree != catalog {
                     return Error::Conflict { table: text_of(tree), key: key.to_vec(), committed: true };
                 }
@@ -394,7 +378,7 @@ impl Transaction {
                     None => conflict(&String::from_utf8_lossy(&key), true),
                 }
             });
-        inner.durable.keep_last_change(|| drop(sweeper));
+        inner.durable.keep_last_change(|| drop(read));
         committed
     }
 
@@ -476,8 +460,7 @@ impl Transaction {
     fn keep(&self, table: &Handle, root: PageId) {
         let catalog = catalog::tree(self.open.inner.pool()).root();
         self.open.transaction.note_keys(catalog, [catalog::doomed_key(root)]);
-        let mut tables = self.tables_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        tables.push(table.open.clone());
+        self.read.add(&table.open);
     }
 
     /// The tree, for reads that are noted elsewhere or need not be noted.

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_clean, database, options, pages};
 use std::{collections::VecDeque, sync::Arc};
-use vellum::{ChangesFrom, Database, Event, TableName};
+use vellum::{ChangesFrom, Database, Event, IsolationLevel, TableName, TransactionOptions};
 
 const NUMBERS: TableName<u32, str> = TableName::new("numbers");
 
@@ -46,6 +46,39 @@ fn the_roots_of_former_trees_are_free_when_the_last_handle_goes() {
         }
         database.run(|transaction| transaction.put(&other, "a", "e")).unwrap();
         assert_eq!(pages(&database), before, "{ends_later}");
+        assert_clean(&database);
+    }
+}
+
+/// A transaction may be the last that uses a table: one that has read it, if it is serializable, or has taken a change of
+/// it as a whole back.
+#[test]
+fn the_roots_of_former_trees_are_free_when_the_last_transaction_that_uses_the_table_ends() {
+    for drops in [false, true] {
+        let (_disk, database) = database(12, &options());
+        let other = database.create_table("other").unwrap();
+        let go_on = || database.run(|transaction| transaction.put(&other, "a", "b").map(drop)).unwrap();
+        go_on();
+        drop(database.create_table("table").unwrap());
+        let before = pages(&database);
+        let table = database.table("table").unwrap();
+        database.clear_table("table").unwrap();
+        go_on();
+        let serializable = TransactionOptions::default().isolation(IsolationLevel::Serializable);
+        let transaction = database.begin_with(serializable).unwrap();
+        let savepoint = transaction.savepoint();
+        if drops {
+            transaction.drop_table("table").unwrap();
+        } else {
+            assert!(transaction.first(&table).unwrap().is_none());
+        }
+        drop(table);
+        go_on();
+        assert_eq!(pages(&database), before + 1, "the transaction uses the table");
+        transaction.rollback_to(savepoint).unwrap();
+        transaction.commit().unwrap();
+        go_on();
+        assert_eq!(pages(&database), before, "{drops}");
         assert_clean(&database);
     }
 }
