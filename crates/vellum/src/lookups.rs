@@ -5,6 +5,7 @@ use crate::{
 };
 use std::marker::PhantomData;
 use vellum_access::{NumberedRoot, Tree};
+use vellum_base::PageId;
 use vellum_pool::Pool;
 
 /// The keys of an iterator, in their order, each with its value. Made by [`Table::lookups`] and
@@ -15,8 +16,10 @@ pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<I
     seen: NumberedRoot,
     /// How many have begun in trees that it has replaced. They come first.
     former: usize,
-    /// The transaction that reads, if any, and the tree that it saw first.
+    /// The transaction that reads, if any, and the tree that it saw last.
     reader: Option<(&'t Transaction, Tree<'t, Pool>)>,
+    /// The roots of other trees in which it has begun lookups: it has cleared or loaded the table since.
+    earlier: Vec<PageId>,
     lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
     values: PhantomData<fn() -> Box<V>>,
 }
@@ -125,7 +128,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>
         let keys = EncodedKeys { keys, kind: PhantomData };
         let lookups = vellum_access::Lookups::new(handle.pool(), keys, handle.read_depth());
         let (_, seen) = handle.open.current();
-        Self { handle, seen, former: 0, reader, lookups, values: PhantomData }
+        Self { handle, seen, former: 0, reader, earlier: Vec::new(), lookups, values: PhantomData }
     }
 }
 
@@ -135,7 +138,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
     type Item = (I::Item, Result<Option<V::Owned>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { handle, seen, former, reader, lookups, .. } = self;
+        let Self { handle, seen, former, reader, earlier, lookups, .. } = self;
         nested::check(handle.pool());
         let tree = match reader {
             None => {
@@ -145,13 +148,24 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
                 }
                 tree
             }
-            // If the transaction is over, each key gets that error.
-            Some((transaction, first)) => transaction.read_untracked(handle).unwrap_or(*first),
+            Some((transaction, last)) => {
+                // If the transaction is over, each key gets that error.
+                if let Ok(tree) = transaction.read_untracked(handle) {
+                    if tree.root() != last.root() {
+                        earlier.push(last.root());
+                    }
+                    *last = tree;
+                }
+                *last
+            }
         };
         lookups.next_with(tree, |Encoded { key, bytes }, value| {
             let noted = match reader {
                 None => Ok(()),
-                Some((transaction, _)) => transaction.read_keys(handle, [&bytes]).map(drop),
+                Some((transaction, _)) => {
+                    earlier.iter().for_each(|root| transaction.note_keys(handle, *root, [&bytes]));
+                    transaction.read_keys(handle, [&bytes]).map(drop)
+                }
             };
             let value = noted.and_then(|()| match value.map_err(|error| handle.refused(error)) {
                 // Its tree may have been replaced before it was read.

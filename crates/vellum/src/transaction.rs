@@ -404,20 +404,23 @@ impl Transaction {
     ) -> Result<Tree<'t, Pool>> {
         let tree = self.read_untracked(table)?;
         if self.open.transaction.is_serializable() {
-            let transaction = &self.open.transaction;
-            let is_first = if self.open.inner.is_planted(Plant::AbsentKeysForgotten) {
+            if self.open.inner.is_planted(Plant::AbsentKeysForgotten) {
                 let is_there = |key: &_| matches!(tree.get(AsRef::as_ref(key)), Ok(Some(_)));
                 // Nothing is looked up while what was read is locked.
                 let present: Vec<_> = keys.into_iter().filter(is_there).collect();
-                transaction.note_keys(tree.root(), present)
+                self.note_keys(table, tree.root(), present);
             } else {
-                transaction.note_keys(tree.root(), keys)
-            };
-            if is_first {
-                self.keep(table, tree.root());
+                self.note_keys(table, tree.root(), keys);
             }
         }
         Ok(tree)
+    }
+
+    /// Notes keys as read in the tree of a table with this root.
+    pub(crate) fn note_keys(&self, table: &Handle, root: PageId, keys: impl IntoIterator<Item: AsRef<[u8]>>) {
+        if self.open.transaction.note_keys(root, keys) {
+            self.keep(table, root);
+        }
     }
 
     /// A cursor that notes what it reads.

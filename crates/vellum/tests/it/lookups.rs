@@ -182,3 +182,32 @@ fn a_value_larger_than_the_pool_that_cannot_be_read_says_why() {
         disk.heal();
     }
 }
+
+/// Keys are looked up in advance. What comes from a tree that the transaction has then replaced was read there: if another
+/// one has changed it since, this one did not happen after that.
+#[test]
+fn what_was_looked_up_before_the_table_was_cleared_counts_as_read() {
+    for (is_changed, clears) in [(true, 1), (true, 2), (false, 1)] {
+        let (_disk, database) = database(12, &options());
+        let [table, other] = ["table", "other"].map(|name| database.create_table(name).unwrap());
+        for key in 0..40_u8 {
+            table.put([key], "old").unwrap();
+        }
+        let serializable = TransactionOptions::default().isolation(IsolationLevel::Serializable);
+        let transaction = database.begin_with(serializable).unwrap();
+        let mut lookups = transaction.lookups(&table, (0..40_u8).map(|key| [key])).unwrap();
+        assert_eq!(lookups.next().unwrap().1.unwrap().as_deref(), Some(&b"old"[..]));
+        let changed = if is_changed { 1 } else { 39 };
+        database.run(|writer| writer.put(&table, [changed], "new")).unwrap();
+        let mut seen = None;
+        for _ in 0..clears {
+            transaction.clear_table("table").unwrap();
+            seen = seen.or(lookups.next().unwrap().1.unwrap());
+        }
+        drop(lookups);
+        transaction.put(&other, "seen", seen.clone().unwrap_or_default()).unwrap();
+        let committed = transaction.commit();
+        assert!(seen.is_some(), "it was looked up in advance");
+        assert_eq!(committed.is_err(), is_changed, "{committed:?}");
+    }
+}
