@@ -187,6 +187,17 @@ impl PoolFile {
         (self.superblock.lives.all(), self.superblock.lives.is_full())
     }
 
+    /// Chooses the number of the life that begins next, which the log carries already before.
+    pub fn choose_life(&mut self) -> u64 {
+        self.superblock.lives.choose_next()
+    }
+
+    /// The numbers of the lives of the database, and from where on in the log all lives that have logged something are among them;
+    /// unknown if another version has changed the file.
+    pub fn known_lives(&self) -> (Vec<u64>, Option<Lsn>) {
+        self.superblock.lives.known()
+    }
+
     /// Whether the log was archived when the file was last changed.
     pub fn is_log_archived(&self) -> bool {
         self.superblock.is_log_archived

@@ -15,6 +15,7 @@ use crate::{
     follow::Follower,
     on_demand::OnDemand,
     places::Places,
+    readable::readable,
     redo::{Damage, redo_rest, undo_all},
     room::make_room,
     shares::Kept,
@@ -171,6 +172,8 @@ impl DurablePool {
             segment_bytes: settings.segment_bytes,
             buffer_bytes: settings.buffer_bytes,
             least: redo,
+            life: file.choose_life(),
+            readable: readable(file.known_lives(), Lsn(u64::MAX)),
             ..LogOptions::new(file.database())
         };
         let archive = settings.archive.clone().map(|archive| Archive::new(archive, file.database()));

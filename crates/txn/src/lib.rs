@@ -34,6 +34,7 @@ mod on_demand;
 mod pacing;
 mod places;
 mod plant;
+mod readable;
 mod reads;
 mod records;
 mod redo;

@@ -141,6 +141,7 @@ fn wal_kind(error: &LogError) -> ErrorKind {
     match error {
         LogError::NoRoom { source, .. }
         | LogError::Files { source, .. }
+        | LogError::Unread { source, .. }
         | LogError::NotListed { source, .. }
             if is_full(source) =>
         {
@@ -152,9 +153,10 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         | LogError::HeaderLost { .. }
         | LogError::Misplaced { .. }
         | LogError::Missing { .. } => ErrorKind::Corruption,
-        LogError::Version { .. } | LogError::Foreign { .. } | LogError::Newer { .. } => {
-            ErrorKind::Incompatible
-        }
+        LogError::Version { .. }
+        | LogError::Foreign { .. }
+        | LogError::Newer { .. }
+        | LogError::OtherLife { .. } => ErrorKind::Incompatible,
         LogError::Option { .. } | LogError::RecordTooLong { .. } => ErrorKind::InvalidInput,
         LogError::Open(error) => vm_kind(error),
         LogError::Archive(error) => archive_kind(error),

@@ -56,6 +56,8 @@ impl BufferFile {
 pub(crate) struct LeftBuffer {
     /// The timeline, if the first page tells.
     pub timeline: Option<u64>,
+    /// The life of the database, if the first page tells; zero otherwise.
+    pub life: u64,
     /// What is wrong with the file that a crash does not explain.
     pub flaw: Option<BufferFlaw>,
     bytes: AlignedBuffer,
@@ -84,21 +86,28 @@ impl LeftBuffer {
         file.read_to(0, &mut page).map_err(failed)?;
         let there = size - PAGE;
         let told = page.first_chunk().map(|page| decode(page, options)).transpose()?;
-        let (timeline, bytes, flaw) = match told {
-            Some(BufferPage::Sound { timeline, bytes }) => {
-                (Some(timeline), bytes, (there < bytes).then_some(BufferFlaw::Size))
+        let (told, bytes, flaw) = match told {
+            Some(BufferPage::Sound { timeline, bytes, life }) => {
+                (Some((timeline, life)), bytes, (there < bytes).then_some(BufferFlaw::Size))
             }
             Some(BufferPage::Incomplete) => (None, there, None),
             Some(BufferPage::Foreign) => (None, there, Some(BufferFlaw::Foreign)),
             Some(BufferPage::Damaged) | None => (None, there, Some(BufferFlaw::Header)),
         };
+        let (timeline, life) = (told.map(|(timeline, _)| timeline), told.map_or(0, |(_, life)| life));
         // Of another size it is no ring.
         let mut contents = AlignedBuffer::new(if is_size(bytes) { bytes as usize } else { 0 });
         let whole = there.min(contents.len() as u64) / PAGE * PAGE;
         if let Some(whole) = contents.get_mut(..whole as usize).filter(|whole| !whole.is_empty()) {
             file.read_to(PAGE, whole).map_err(failed)?;
         }
-        Ok(Some(Self { timeline, flaw, bytes: contents }))
+        Ok(Some(Self { timeline, life, flaw, bytes: contents }))
+    }
+
+    /// Whether another life of the database than this has written it, as far as both are known. A process that ended before it
+    /// had a buffer of its own may have left that of an opening that was taken back, which holds nothing.
+    pub fn is_of_another_life(&self, life: u64) -> bool {
+        self.life != 0 && life != 0 && self.life != life
     }
 
     /// Whether there is a frame at `at`, in the timeline with this salt.

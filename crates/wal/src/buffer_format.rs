@@ -7,6 +7,7 @@
 //! | 16..32 | id of the database |
 //! | 32..40 | timeline |
 //! | 40..48 | size of the buffer in bytes |
+//! | 48..56 | the life of the database that writes it; zero if that is unknown |
 //! | 4088..4096 | checksum of the bytes before |
 //!
 //! All numbers are little-endian; all other bytes are zero. The buffer follows: the byte of the log at `lsn` lies at
@@ -27,6 +28,7 @@ pub(crate) fn encode(options: &LogOptions, timeline: u64) -> [u8; PAGE_SIZE] {
     page[16..32].copy_from_slice(&options.database);
     page[32..40].copy_from_slice(&timeline.to_le_bytes());
     page[40..48].copy_from_slice(&options.buffer_bytes.to_le_bytes());
+    page[48..56].copy_from_slice(&options.life.to_le_bytes());
     let sum = checksum(&page[..PAGE_SIZE - 8]);
     page[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
     page
@@ -38,6 +40,8 @@ pub(crate) enum BufferPage {
     Sound {
         timeline: u64,
         bytes: u64,
+        /// Zero if it is unknown.
+        life: u64,
     },
     /// What a crash of the machine leaves of such a page, which is not synced: some of its sectors, and zeroes.
     Incomplete,
@@ -58,12 +62,12 @@ pub(crate) fn decode(page: &[u8; PAGE_SIZE], options: &LogOptions) -> Result<Buf
         BUFFER_VERSION => {}
         version => return Err(LogError::Version { version }),
     }
-    let (timeline, bytes) = (word(32), word(40));
+    let (timeline, bytes, life) = (word(32), word(40), word(48));
     if page[16..32] != options.database {
         return Ok(BufferPage::Foreign);
     }
     let is_possible = is_size(bytes);
-    Ok(if is_possible { BufferPage::Sound { timeline, bytes } } else { BufferPage::Damaged })
+    Ok(if is_possible { BufferPage::Sound { timeline, bytes, life } } else { BufferPage::Damaged })
 }
 
 /// Whether a buffer may have that many bytes.
@@ -87,5 +91,5 @@ fn is_incomplete(page: &[u8; PAGE_SIZE]) -> bool {
     whole[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
     let is_sound = page[..8] == MAGIC && page[8..12] == BUFFER_VERSION.to_le_bytes();
     let others = rest.chunks(SECTOR).zip(whole[SECTOR..].chunks(SECTOR));
-    is_sound && is_zero(&page[48..SECTOR]) && others.into_iter().all(|(it, whole)| it == whole || is_zero(it))
+    is_sound && is_zero(&page[56..SECTOR]) && others.into_iter().all(|(it, whole)| it == whole || is_zero(it))
 }

@@ -85,6 +85,7 @@ impl ArchiveReader {
             segment_bytes: geometry.segment_bytes,
             previous_end: part.follows.0,
             previous_checksum,
+            life: part.life,
         };
         let target = directory.open(&segment::name(number), &file_options(CreateMode::OpenOrCreate))?;
         let source = self.archive().open(&part.name())?;
@@ -126,9 +127,7 @@ fn check(files: &LogFiles, last: &ArchivedPart) -> Result<(), LogError> {
     match read {
         Ok(()) if sum.finish() != last.checksum => Err(diverged(last).into()),
         // A log that was cut is for its reader to judge.
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-            Err(LogError::Files { action: "read a segment", source: error })
-        }
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(there.file.not_read(error)),
         _ => Ok(()),
     }
 }

@@ -86,7 +86,8 @@ impl LogCopy<'_> {
         let begun = self.log.device().begun_segments(self.geometry.number(self.copied), to.0);
         for (number, file) in begun {
             let start = self.geometry.start(number);
-            let file = file.open_at(Lsn(self.copied.max(start)))?;
+            let segment = file;
+            let file = segment.open_at(Lsn(self.copied.max(start)))?;
             let end = to.0.min(self.geometry.start(number + 1));
             let mut at = self.copied.max(start);
             at -= (at - start) % PAGE;
@@ -97,7 +98,7 @@ impl LogCopy<'_> {
                 let bytes = (stop - offset).next_multiple_of(PAGE).min(self.buffer.len() as u64);
                 let part = self.buffer.get_mut(..bytes as usize).unwrap_or_default();
                 let read = file.read_to(offset, part);
-                read.map_err(|source| LogError::Files { action: "read a segment", source })?;
+                read.map_err(|source| segment.not_read(source))?;
                 if let Some(beyond) = part.get_mut((stop - offset).min(bytes) as usize..) {
                     beyond.fill(0);
                 }

@@ -422,6 +422,7 @@ impl Device {
             segment_bytes: self.files.geometry.segment_bytes,
             previous_end,
             previous_checksum,
+            life: self.files.options.life,
         };
         if let Some(page) = self.scratch.get_mut(..PAGE_SIZE) {
             page.copy_from_slice(&header.encode());

@@ -90,6 +90,15 @@ pub enum LogError {
         source: io::Error,
     },
 
+    /// A segment could not be read.
+    #[error("cannot read {}, a file of the log: {source}{}", shown(file), advice_about("read", source))]
+    Unread {
+        /// The file: its path, if it is on disk, or its name.
+        file: PathBuf,
+        /// What the system reports.
+        source: io::Error,
+    },
+
     /// Part of the log is damaged that was once durable.
     #[error(
         "the log is damaged: what it holds at {at} cannot be read, although it was durable up to {durable}. Restore the \
@@ -148,6 +157,23 @@ pub enum LogError {
         closed: Lsn,
         /// A place up to which the log is there.
         end: Lsn,
+    },
+
+    /// A file of the log that is needed was written by a copy of the database, which went on by itself.
+    #[error(
+        "{file}, a file of the log, was written by a copy of this database that went on by itself: what it holds at {at} is of \
+         life {life:016x}, and the last life that is known here is {known:016x}. Put the files of the log where they were that \
+         belong to this database, by default a directory beside it with `-log` after its name, and these beside the copy"
+    )]
+    OtherLife {
+        /// The name of the file.
+        file: String,
+        /// A place of what it holds.
+        at: Lsn,
+        /// The number of the life that wrote it.
+        life: u64,
+        /// The number of the last life that is known here.
+        known: u64,
     },
 
     /// A segment was written by a later version.

@@ -114,7 +114,7 @@ impl LogFiles {
 
     fn take(&mut self, file: Arc<SegmentFile>, number: u64, name: String) -> Result<(), LogError> {
         let open = file.open()?;
-        match read_header(&*open)? {
+        match read_header(&*open).map_err(|source| file.not_read(source))? {
             HeaderPage::Sound(header) if header.number == number => {
                 if header.database != self.options.database || !is_segment_size(header.segment_bytes) {
                     return Err(LogError::Foreign { segment: name });
@@ -373,13 +373,12 @@ pub fn remove_left(directory: &Arc<dyn Directory>, options: &LogOptions) -> Resu
     }
 }
 
-fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {
-    let failed = |source| LogError::Files { action: "read a segment", source };
+fn read_header(file: &dyn File) -> io::Result<HeaderPage> {
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
-    if file.size().map_err(failed)? < PAGE_SIZE as u64 {
+    if file.size()? < PAGE_SIZE as u64 {
         return Ok(HeaderPage::None);
     }
-    file.read_to(0, &mut buffer).map_err(failed)?;
+    file.read_to(0, &mut buffer)?;
     Ok(buffer.first_chunk().map_or(HeaderPage::None, SegmentHeader::decode))
 }
 

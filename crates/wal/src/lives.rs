@@ -1,8 +1,38 @@
 //! The lives of the database whose log this is: which of them wrote a part. They tell the log of a database from that of a
 //! copy of it, which may have the same places and timelines.
 
+use std::{ops::Range, sync::Arc};
 use vellum_base::Lsn;
 use vellum_base::primitive::{Mutex, MutexGuard};
+
+/// Which lives of the database may have written the log that is read. By default any.
+///
+/// A life is in the superblocks of the database, durably in both, before it logs anything. Its first segment is begun before that, and
+/// stays empty if the process ends in between. So what is refused are records of a life that the superblock does not know, and not
+/// segments.
+#[derive(Clone, Default, Debug)]
+pub struct ReadableLives {
+    numbers: Arc<[u64]>,
+    /// Where in the log others are refused.
+    places: Range<u64>,
+}
+
+impl ReadableLives {
+    /// In segments that begin at these places nothing but these lives, and what is not known to be of any life, is read.
+    pub fn only(numbers: Vec<u64>, places: Range<Lsn>) -> Self {
+        Self { numbers: numbers.into(), places: places.start.0..places.end.0 }
+    }
+
+    /// Whether nothing is read that a life has written to the segment that begins there.
+    pub(crate) fn refuse(&self, life: u64, start: u64) -> bool {
+        life != 0 && self.places.contains(&start) && !self.numbers.contains(&life)
+    }
+
+    /// The last of them; zero if there is none.
+    pub(crate) fn last(&self) -> u64 {
+        self.numbers.last().copied().unwrap_or(0)
+    }
+}
 
 /// The lives that are known, in their order.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //! is logged before the file says that it needs the log. So a record after that place was logged by a later life of the
 //! database, whose file this is not.
 
-use crate::{LogError, LogOptions, LogReader, files::LogFiles};
+use crate::{LogError, LogOptions, LogReader, ReadableLives, files::LogFiles};
 use std::sync::Arc;
 use vellum_base::Lsn;
 use vellum_vm::{Directory, OverlayDirectory};
@@ -17,8 +17,10 @@ use vellum_vm::{Directory, OverlayDirectory};
 pub fn refuse_newer(directory: &Arc<dyn Directory>, options: &LogOptions) -> Result<(), LogError> {
     // Nothing is changed there.
     let directory: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory.clone()));
+    let options = &LogOptions { readable: ReadableLives::default(), ..options.clone() };
     let files = LogFiles::open(&directory, options)?;
     let closed = options.least;
+    // Any life that has logged something there is one too many.
     let newer = |end| Err(LogError::Newer { closed, end });
     // A segment is begun when all before it is durable.
     let end = files.segments.values().map(|segment| Lsn(segment.header.previous_end)).max();
@@ -32,6 +34,8 @@ pub fn refuse_newer(directory: &Arc<dyn Directory>, options: &LogOptions) -> Res
     for start in starts {
         match LogReader::open(directory.clone(), options, start).and_then(|mut log| read_one(&mut log)) {
             Ok(Some(end)) => return newer(end),
+            // The buffer has something, although it is not of the process that wrote the segments.
+            Err(LogError::OtherLife { at, .. }) => return newer(at),
             // What was durable there is lost.
             Err(LogError::Hole { durable, .. }) => return newer(durable),
             read => drop(read?),

@@ -1,6 +1,6 @@
 //! How to keep a log.
 
-use crate::{LogError, frame::PAYLOAD_BYTES_MAX};
+use crate::{LogError, ReadableLives, frame::PAYLOAD_BYTES_MAX};
 use vellum_base::{Lsn, PAGE_SIZE};
 
 /// The largest size of a segment, in bytes. Far from where sums of places would overflow.
@@ -34,6 +34,10 @@ pub struct LogOptions {
     /// The log continues at this LSN or after it, even if there are no files that show it: after
     /// [`Log::remove`](crate::Log::remove) it is where the log ended.
     pub least: Lsn,
+    /// The life of the database that opens the log, which each segment carries; zero if that is unknown.
+    pub life: u64,
+    /// Which lives of the database may have written what is read.
+    pub readable: ReadableLives,
     #[cfg(test)]
     pub(crate) bug: Option<crate::plant::Bug>,
 }
@@ -47,6 +51,8 @@ impl LogOptions {
             buffer_bytes: 16 << 20,
             spare_segments_min: 4,
             least: Lsn(0),
+            life: 0,
+            readable: ReadableLives::default(),
             #[cfg(test)]
             bug: None,
         }

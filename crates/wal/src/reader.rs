@@ -16,7 +16,7 @@ use crate::{
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, frame_bytes},
     previous_end::PreviousEnd,
     read_ahead::{Chunk, ReadAhead},
-    segment::Geometry,
+    segment::{Geometry, name},
     segment_file::{OpenSegment, SegmentFile},
     tail::Tail,
     window::Window,
@@ -80,6 +80,8 @@ pub struct LogReader {
     checksum: ChecksumStream,
     summed: u64,
     is_checked: bool,
+    /// Whether another life than those of this database has written the segment of that place.
+    is_of_another: bool,
     /// Whether segments that are read completely are checked, too.
     checks: bool,
     /// What has been read, and what is being read.
@@ -185,6 +187,7 @@ impl LogReader {
             at: 0,
             segment_end: 0,
             is_checked,
+            is_of_another: false,
             checks: true,
             durable: 0,
             checksum: ChecksumStream::default(),
@@ -232,6 +235,9 @@ impl LogReader {
                 self.check_end()?;
                 return Ok(None);
             };
+            if self.is_of_another && header.kind == Kind::Record {
+                return Err(self.other_life());
+            }
             self.durable = self.durable.max(header.durable(at));
             self.advance(header.bytes())?;
             if header.kind == Kind::Record {
@@ -239,6 +245,15 @@ impl LogReader {
                 return Ok(Some(Record { lsn: Lsn(at), payload: payload.unwrap_or_default() }));
             }
         }
+    }
+
+    /// Why the record at this place is not read.
+    #[cold]
+    fn other_life(&self) -> LogError {
+        let number = self.geometry.number(self.at);
+        let life = self.segments.get(&number).map_or(0, |segment| segment.header.life);
+        let known = self.options.readable.last();
+        LogError::OtherLife { file: name(number), at: Lsn(self.at), life, known }
     }
 
     /// Where the log ends, once all of it has been read.
@@ -332,6 +347,9 @@ impl LogReader {
         let number = self.geometry.number(at);
         self.segment_end = self.geometry.start(number + 1);
         self.segments = self.segments.split_off(&number);
+        let start = self.geometry.start(number);
+        let life = self.segments.get(&number).map_or(0, |segment| segment.header.life);
+        self.is_of_another = life != self.options.life && self.options.readable.refuse(life, start);
     }
 
     /// Adds what was passed to the checksum.
@@ -395,7 +413,9 @@ impl LogReader {
         for number in self.geometry.number(at)..=self.geometry.number(at + bytes - 1) {
             let file = self.segments.get(&number).map(|segment| &segment.file);
             let Some(file) = file.or_else(|| self.idle.get(&number)) else { continue };
-            if file.open_at(Lsn(at))?.size().map_err(failed)? < self.geometry.segment_bytes {
+            if file.open_at(Lsn(at))?.size().map_err(|source| file.not_read(source))?
+                < self.geometry.segment_bytes
+            {
                 return Ok(true);
             }
         }
@@ -447,6 +467,8 @@ impl LogReader {
         let Some(chunk) = self.chunk_at(at)? else { return Ok(false) };
         // A short log has only one chunk.
         let goes_on = self.window.has_read();
+        let segment = chunk.file.segment().clone();
+        let failed = |source| segment.not_read(source);
         let ahead = self.ahead.take().and_then(|ahead| ahead.finish(&chunk));
         let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room()));
         match read {
@@ -502,10 +524,6 @@ impl LogReader {
         let idle = || self.idle.get(&self.geometry.number(at)).filter(|_| self.is_beyond_end);
         self.segment_of(at).map(|segment| &segment.file).or_else(idle)
     }
-}
-
-fn failed(source: std::io::Error) -> LogError {
-    LogError::Files { action: "read a segment", source }
 }
 
 /// The timelines of a log, in order. A missing segment is noticed when records do not reach the next timeline.

@@ -148,6 +148,7 @@ impl<'d> LogRebuilder<'d> {
             segment_bytes: self.geometry.segment_bytes,
             previous_end: self.previous.0,
             previous_checksum: self.previous.1,
+            life: self.options.life,
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());

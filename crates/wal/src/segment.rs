@@ -13,6 +13,7 @@
 //! | 48..56 | size of a segment in bytes, header included |
 //! | 56..64 | LSN at which the log ended before this segment |
 //! | 64..72 | checksum of what the segment before holds, up to that LSN |
+//! | 72..80 | the life of the database that wrote it; zero if that is unknown |
 //! | 4088..4096 | checksum of the bytes before |
 //!
 //! All numbers are little-endian; all other bytes are zero.
@@ -69,6 +70,8 @@ pub(crate) struct SegmentHeader {
     pub previous_end: u64,
     /// The checksum of what the segment of the byte before that LSN holds up to it; 0 if there is none.
     pub previous_checksum: u64,
+    /// The life of the database that wrote it; zero if that is unknown.
+    pub life: u64,
 }
 
 impl SegmentHeader {
@@ -78,9 +81,9 @@ impl SegmentHeader {
         page[..8].copy_from_slice(&MAGIC);
         page[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         page[16..32].copy_from_slice(&self.database);
-        let words =
-            [self.timeline, self.number, self.segment_bytes, self.previous_end, self.previous_checksum];
-        for (to, word) in page[32..72].chunks_exact_mut(8).zip(words) {
+        let ends = [self.previous_end, self.previous_checksum];
+        let words = [self.timeline, self.number, self.segment_bytes, ends[0], ends[1], self.life];
+        for (to, word) in page[32..80].chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
         let sum = checksum(&page[..PAGE_SIZE - 8]);
@@ -112,6 +115,7 @@ impl SegmentHeader {
             segment_bytes: word(48),
             previous_end: word(56),
             previous_checksum: word(64),
+            life: word(72),
         })
     }
 
@@ -182,6 +186,7 @@ mod tests {
             segment_bytes: 1 << 16,
             previous_end: 77,
             previous_checksum: 88,
+            life: 99,
         }
     }
 

@@ -14,7 +14,7 @@
 //! the lock of a file that is about to be closed.
 
 use crate::{LogError, segment::name};
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{fmt, io, ops::Deref, sync::Arc};
 use vellum_base::{
     Lsn,
     primitive::{Mutex, MutexGuard},
@@ -77,6 +77,13 @@ impl SegmentFile {
         })
     }
 
+    /// Why nothing could be read from it.
+    pub fn not_read(&self, source: io::Error) -> LogError {
+        let name = name(self.number);
+        let file = self.directory.path().map_or_else(|| name.clone().into(), |path| path.join(&name));
+        LogError::Unread { file, source }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -127,7 +134,7 @@ impl fmt::Debug for SegmentFile {
 
 /// Whether a file could not be opened because there is none of that name.
 pub(crate) fn is_missing(error: &VmError) -> bool {
-    matches!(error, VmError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    matches!(error, VmError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 /// How the files of a log and of its archive are opened. They are read and written by single requests, which need no ring

@@ -4,7 +4,7 @@
 //! discarded, until the disk fails. Then it crashes, and any part of what was not synced survives. The model knows
 //! everything that was appended and how far it was acknowledged.
 
-use crate::{Durability, Log, LogError, LogOptions, LogReader, plant::Bug, segment};
+use crate::{Durability, Log, LogError, LogOptions, LogReader, ReadableLives, plant::Bug, segment};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{Lsn, PAGE_SIZE};
@@ -27,6 +27,10 @@ struct Model {
     has_failed: bool,
     /// The database was closed: it no longer needs the log, which was removed, or is about to be.
     is_closed: bool,
+    /// The lives that the database knows: each is noted before it logs anything, and not earlier.
+    lives: Vec<u64>,
+    /// How often the log was opened, or that was tried.
+    openings: u64,
 }
 
 type Check = Result<(), String>;
@@ -42,12 +46,19 @@ fn options(bug: Option<Bug>) -> LogOptions {
 }
 
 impl Model {
+    /// Of each opening the life is another one. Only those that are known may have logged something.
+    fn with_lives(&mut self, options: &LogOptions) -> LogOptions {
+        self.openings += 1;
+        let readable = ReadableLives::only(self.lives.clone(), Lsn(0)..Lsn(u64::MAX));
+        LogOptions { life: self.openings, readable, ..options.clone() }
+    }
+
     /// Opens the log, and compares its contents with what they should be.
     fn open(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
         if self.is_closed {
             return self.begin(disk, options);
         }
-        let mut found = Vec::new();
+        let (mut found, options) = (Vec::new(), &self.with_lives(options));
         let outcome = Log::open(Arc::new(disk.clone()), options, self.from, |record| {
             found.push((record.lsn.0, record.payload.to_vec()));
             Ok::<_, LogError>(())
@@ -59,6 +70,7 @@ impl Model {
                 | LogError::HeaderLost { .. }
                 | LogError::Misplaced { .. }
                 | LogError::Missing { .. }
+                | LogError::OtherLife { .. }
                 | LogError::Foreign { .. }),
             ) => {
                 return Err(format!("what is whole is refused: {error}"));
@@ -86,7 +98,7 @@ impl Model {
 
     /// Begins a log when nothing of the former one is needed.
     fn begin(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
-        let options = LogOptions { least: self.from, ..options.clone() };
+        let options = LogOptions { least: self.from, ..self.with_lives(options) };
         let Ok(log) = Log::begin(Arc::new(disk.clone()), &options) else { return Ok(None) };
         if log.end() <= self.last {
             return Err(format!("{} is used again after a close", log.end()));
@@ -114,7 +126,7 @@ impl Model {
         loop {
             let record = match reader.next() {
                 Ok(record) => record.map(|record| (record.lsn.0, record.payload)),
-                Err(LogError::Files { .. }) => return Ok(()),
+                Err(LogError::Files { .. } | LogError::Unread { .. }) => return Ok(()),
                 Err(error) => return Err(format!("what was read before is refused: {error}")),
             };
             let wanted = expected.next().map(|(lsn, payload)| (*lsn, payload.as_slice()));
@@ -174,6 +186,9 @@ impl Model {
         };
         let payload: Vec<u8> = (0..bytes).map(|_| random.random()).collect();
         log.admit()?;
+        if self.lives.last() != Some(&self.openings) {
+            self.lives.push(self.openings);
+        }
         let place = log.reserve(bytes)?;
         let lsn = place.lsn();
         // From now on the record may be found after a crash.
@@ -210,7 +225,7 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
             model.live(&log, &mut random, steps);
             match reader {
                 Some(Ok(reader)) => model.check_reread(reader, &past[first..])?,
-                Some(Err(LogError::Files { .. })) | None => {}
+                Some(Err(LogError::Files { .. } | LogError::Unread { .. })) | None => {}
                 Some(Err(error)) => return Err(format!("what was read before is refused: {error}")),
             }
             if random.random_ratio(1, 6) {
@@ -249,7 +264,7 @@ fn damage(seed: u64, bug: Option<Bug>) -> Check {
     let geometry = segment::Geometry { segment_bytes: options(bug).segment_bytes };
     let at = random.random_range(begin.0..shown.0);
     let file = disk.file(&segment::name(geometry.number(at)));
-    let offset = if random.random_ratio(1, 8) { random.random_range(0..72) } else { geometry.offset(at) };
+    let offset = if random.random_ratio(1, 8) { random.random_range(0..80) } else { geometry.offset(at) };
     // What comes after the damage is whole, and shows it.
     let (sector, page) = (at / 512 * 512, at / 4096 * 4096);
     match random.random_range(0..3) {

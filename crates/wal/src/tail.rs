@@ -3,7 +3,7 @@
 use crate::{
     LogError,
     buffer_damage::{BufferDamage, BufferFlaw},
-    buffer_file::{BufferFile, LeftBuffer},
+    buffer_file::{BUFFER, BufferFile, LeftBuffer},
     files::{LogFiles, Segment, SegmentMaker},
     frame::FrameHeader,
     plant::Bug,
@@ -11,7 +11,7 @@ use crate::{
     segment::{SegmentHeader, name, salt},
 };
 use std::{io, sync::Arc};
-use vellum_base::{ChecksumStream, PAGE_SIZE};
+use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, Directory, File};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -81,6 +81,7 @@ impl Tail {
     /// Whether a file without a valid first page holds a frame after it.
     fn begins_with_frame(&self, number: u64, salt: u64) -> Result<bool, LogError> {
         let Some(file) = self.files.idle.get(&number) else { return Ok(false) };
+        let failed_to_read = |source| file.not_read(source);
         let file = file.open()?;
         let room = file.size().map_err(failed_to_read)? / PAGE * PAGE;
         let mut bytes = PAGE;
@@ -112,13 +113,21 @@ impl Tail {
         if end.lsn < self.taken || frames.is_empty() {
             return Ok(false);
         }
+        if buffer.is_of_another_life(header.life) {
+            return Err(LogError::OtherLife {
+                file: BUFFER.to_owned(),
+                at: Lsn(end.lsn),
+                life: buffer.life,
+                known: header.life,
+            });
+        }
         self.taken = end.lsn + frames.len() as u64;
         self.bytes_taken += frames.len() as u64;
         let mut at = end.lsn;
         while at < self.taken {
             let number = self.files.geometry.number(at);
             if !self.files.segments.contains_key(&number) {
-                self.begin_segment(number, header.timeline, end.durable)?;
+                self.begin_segment(number, &header, end.durable)?;
             }
             let bytes = (self.taken - at).min(self.files.geometry.start(number + 1) - at);
             let rest = frames.split_off(bytes as usize);
@@ -135,7 +144,12 @@ impl Tail {
     }
 
     /// Begins a segment when everything before it is durable.
-    fn begin_segment(&mut self, number: u64, timeline: u64, durable: u64) -> Result<(), LogError> {
+    fn begin_segment(
+        &mut self,
+        number: u64,
+        &SegmentHeader { timeline, life, .. }: &SegmentHeader,
+        durable: u64,
+    ) -> Result<(), LogError> {
         let start = self.files.geometry.start(number);
         make_durable(&mut self.files, PreviousEnd { lsn: start, durable, checksum: 0 }).map_err(failed)?;
         let previous_checksum = self.sum(number.saturating_sub(1)).map_err(failed)?;
@@ -153,6 +167,7 @@ impl Tail {
             segment_bytes: self.files.geometry.segment_bytes,
             previous_end: start,
             previous_checksum,
+            life,
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());
@@ -192,10 +207,6 @@ fn write_into(file: &dyn File, segment_bytes: u64, offset: u64, bytes: &[u8]) ->
         target.copy_from_slice(bytes);
     }
     file.write_from(from, &pages)
-}
-
-fn failed_to_read(source: io::Error) -> LogError {
-    LogError::Files { action: "read a segment", source }
 }
 
 fn failed(source: io::Error) -> LogError {

@@ -233,3 +233,42 @@ fn there_is_room_for_all_of_the_buffer_also_in_a_copy_with_holes() {
     assert_eq!(found, [lsn]);
     assert!(log.has_mapped_buffer() && allocated() >= contents.len() as u64, "{} bytes", allocated());
 }
+
+/// Two copies of a log that was left by a crash, each of which goes on in a life of its own.
+#[test]
+fn a_buffer_of_a_copy_is_refused_where_it_has_what_the_segments_lack() {
+    let disk = SimulatedDisk::new(8);
+    let (log, _) = open(&disk, &LogOptions { life: 1, ..options() });
+    let first = log.append(b"what both have").unwrap();
+    log.wait(first, Durability::Synced).unwrap();
+    let left = disk.kill();
+    drop(log);
+    let go_on = |life| {
+        let copy = left.kill();
+        let (log, found) = open(&copy, &LogOptions { life, ..options() });
+        assert_eq!(found, [first]);
+        let lsn = log.append(&[life as u8; 10]).unwrap();
+        (copy.kill(), lsn)
+    };
+    let ((one, lsn), (two, _)) = (go_on(2), go_on(3));
+    let exchanged = one.kill();
+    exchanged.file("buffer").overwrite(0, &two.file("buffer").snapshot().to_vec());
+    let outcome =
+        Log::open(Arc::new(exchanged.kill()), &options(), Lsn(0), |_| Ok::<_, LogError>(())).map(drop);
+    match outcome {
+        Err(error @ LogError::OtherLife { life: 3, known: 2, .. }) => {
+            assert!(
+                error.to_string().starts_with("buffer, a file of the log, was written by a copy"),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    // Of which life the buffer or the segments are may be unknown.
+    assert_eq!(open(&one.kill(), &options()).1, [first, lsn]);
+    // What an opening has left that was taken back has nothing.
+    let blank = left.kill();
+    drop(open(&blank, &LogOptions { life: 4, ..options() }));
+    exchanged.file("buffer").overwrite(0, &blank.file("buffer").snapshot().to_vec());
+    assert_eq!(find(&exchanged), (vec![first], None));
+}

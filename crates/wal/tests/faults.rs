@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use vellum_base::Lsn;
-use vellum_vm::{CrashModel, Directory, Faults, SimulatedDisk};
+use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
 use vellum_wal::{Durability, Log, LogError, LogOptions};
 
 fn options() -> LogOptions {
@@ -302,4 +302,24 @@ fn fail_while_a_log_is_removed(next: &LogOptions) {
         n += 1;
     }
     assert!(n > 5, "only {n} operations were tried");
+}
+
+#[test]
+fn an_error_of_reading_names_the_file() {
+    let disk = SimulatedDisk::new(3);
+    let (log, _) = open(&disk, &options()).unwrap();
+    let lsn = log.append(&[1; 1000]).unwrap();
+    log.wait(lsn, Durability::Synced).unwrap();
+    let left = disk.kill();
+    drop(log);
+    let mut named = 0;
+    for read in 1.. {
+        let failing = left.kill();
+        failing.fail_nth_of(FileOperation::Read, read);
+        let opened = Log::open(Arc::new(failing), &options(), lsn, |_| Ok::<_, LogError>(()));
+        let Err(error) = opened else { break };
+        named += usize::from(error.to_string().starts_with("cannot read segment-0000000000000"));
+    }
+    // Its first page, and its contents.
+    assert!(named >= 2, "{named}");
 }

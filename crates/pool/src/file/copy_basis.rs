@@ -53,6 +53,11 @@ impl CopyBasis {
         self.superblock.lives.all().into_iter().map(|(_, number)| number).collect()
     }
 
+    /// As [`PoolFile::known_lives`](crate::PoolFile::known_lives).
+    pub fn known_lives(&self) -> (Vec<u64>, Option<Lsn>) {
+        self.superblock.lives.known()
+    }
+
     /// Whether it is known to which history of the database this belongs.
     pub fn knows_history(&self) -> bool {
         !self.superblock.lives.is_empty()

@@ -14,9 +14,21 @@ pub(crate) const LIFE_BYTES: usize = 16;
 /// The bit of a life's second word that says that a backup was made. No LSN has it.
 const BACKED_UP: u64 = 1 << 63;
 
+/// The bit of the word after the lives that says that it is an LSN. No LSN has it.
+const IS_KNOWN: u64 = 1;
+/// The length of all that is written, in bytes: the lives, and where the log begins of which no life was forgotten.
+pub(crate) const SINCE_END: usize = LIVES_MAX * LIFE_BYTES + 8;
+
 /// The lives of a database in their order, the present one last.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Lives(Vec<Life>);
+pub(crate) struct Lives {
+    noted: Vec<Life>,
+    /// All lives that have logged something from here on are noted. Unknown if a version wrote the file last that does not
+    /// write this: it may have forgotten any of them.
+    since: Option<Lsn>,
+    /// The number of the life that begins next, if that has been chosen. In memory only.
+    next: u64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
@@ -29,11 +41,22 @@ struct Life {
 }
 
 impl Lives {
+    /// Chooses the number of the next life: the log carries it before the life begins.
+    pub(crate) fn choose_next(&mut self) -> u64 {
+        self.next = random_id().as_slice().u64_at(0).max(1);
+        self.next
+    }
+
     /// Begins a life where the log of the one before ended, and returns its number.
     pub(crate) fn begin(&mut self, at: Lsn) -> u64 {
-        let id = random_id().as_slice().u64_at(0).max(1);
-        self.0.push(Life { id, begin: at, backed_up: false });
-        if self.0.len() > LIVES_MAX {
+        if self.next == 0 {
+            self.choose_next();
+        }
+        let id = std::mem::take(&mut self.next);
+        // Of what was logged before, another version may have forgotten the life.
+        self.since.get_or_insert(at);
+        self.noted.push(Life { id, begin: at, backed_up: false });
+        if self.noted.len() > LIVES_MAX {
             self.forget_one();
         }
         id
@@ -41,65 +64,75 @@ impl Lives {
 
     /// Where each of them began, and its number.
     pub(crate) fn all(&self) -> Vec<(Lsn, u64)> {
-        self.0.iter().map(|life| (life.begin, life.id)).collect()
+        self.noted.iter().map(|life| (life.begin, life.id)).collect()
     }
 
     /// Whether others may have been forgotten.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.len() >= LIVES_MAX
+        self.noted.len() >= LIVES_MAX
     }
 
     /// Forgets the oldest former life of which no backup was made, or the oldest of all if there is none.
     fn forget_one(&mut self) {
-        let former = self.0.split_last().map_or(&[][..], |(_, former)| former);
+        let former = self.noted.split_last().map_or(&[][..], |(_, former)| former);
         let forgotten = former.iter().position(|life| !life.backed_up).unwrap_or(0);
-        let life = self.0.remove(forgotten);
+        let life = self.noted.remove(forgotten);
         // The life before it in the list still ended where this one began.
-        if let Some(next) = self.0.get_mut(forgotten) {
+        if let Some(next) = self.noted.get_mut(forgotten) {
+            self.since = self.since.max(Some(next.begin));
             next.begin = life.begin;
         }
     }
 
     /// Notes that a backup is made of the present life.
     pub(crate) fn note_backup(&mut self) {
-        if let Some(life) = self.0.last_mut() {
+        if let Some(life) = self.noted.last_mut() {
             life.backed_up = true;
         }
     }
 
     /// Notes that a backup was made of the last of the `former` lives. Whether that changes anything.
     pub(crate) fn note_backup_of(&mut self, former: &Self) -> bool {
-        let Some(life) = former.0.last().and_then(|last| self.0.iter_mut().find(|life| life.id == last.id))
+        let Some(life) =
+            former.noted.last().and_then(|last| self.noted.iter_mut().find(|life| life.id == last.id))
         else {
             return false;
         };
         !std::mem::replace(&mut life.backed_up, true)
     }
 
+    /// Their numbers, and where the log begins of which all lives are noted, if that is known.
+    pub(crate) fn known(&self) -> (Vec<u64>, Option<Lsn>) {
+        (self.noted.iter().map(|life| life.id).collect(), self.since)
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        (self.noted, self.since) = (Vec::new(), None);
     }
 
     /// Whether none is known.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.noted.is_empty()
     }
 
     /// Whether the present is what became of a state at place `end` of the log in the last of the `former` lives.
     pub(crate) fn continue_from(&self, former: &Self, end: Lsn) -> bool {
-        let Some(last) = former.0.last() else { return false };
-        let Some(at) = self.0.iter().position(|life| life.id == last.id) else { return false };
-        self.0.get(at + 1).is_none_or(|next| end <= next.begin)
+        let Some(last) = former.noted.last() else { return false };
+        let Some(at) = self.noted.iter().position(|life| life.id == last.id) else { return false };
+        self.noted.get(at + 1).is_none_or(|next| end <= next.begin)
     }
 
     /// Writes them to zeroed bytes.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
-        for (life, target) in self.0.iter().zip(bytes.chunks_exact_mut(LIFE_BYTES)) {
+        for (life, target) in self.noted.iter().take(LIVES_MAX).zip(bytes.chunks_exact_mut(LIFE_BYTES)) {
             let (id, begin) = target.split_at_mut(8);
             id.copy_from_slice(&life.id.to_le_bytes());
             let mark = if life.backed_up { BACKED_UP } else { 0 };
             begin.copy_from_slice(&(life.begin.0 | mark).to_le_bytes());
+        }
+        if let (Some(since), Some(target)) = (self.since, bytes.get_mut(LIVES_MAX * LIFE_BYTES..SINCE_END)) {
+            target.copy_from_slice(&(since.0 | IS_KNOWN).to_le_bytes());
         }
     }
 
@@ -110,7 +143,12 @@ impl Lives {
             Life { id, begin: Lsn(word & !BACKED_UP), backed_up: word & BACKED_UP > 0 }
         };
         let lives = bytes.chunks_exact(LIFE_BYTES).take(LIVES_MAX).map(life);
-        Self(lives.take_while(|life| life.id > 0).collect())
+        let since = bytes.get(LIVES_MAX * LIFE_BYTES..SINCE_END).map_or(0, |word| word.u64_at(0));
+        Self {
+            noted: lives.take_while(|life| life.id > 0).collect(),
+            since: (since & IS_KNOWN > 0).then_some(Lsn(since & !IS_KNOWN)),
+            next: 0,
+        }
     }
 }
 
@@ -165,7 +203,7 @@ mod tests {
             }
         }
         // The one after the last backup has room, too.
-        assert_eq!(lives.0.len(), LIVES_MAX);
+        assert_eq!(lives.noted.len(), LIVES_MAX);
         let known =
             |lives: &Lives| backups.iter().filter(|(former, end)| lives.continue_from(former, *end)).count();
         assert_eq!(known(&lives), LIVES_MAX - 1);
@@ -179,6 +217,37 @@ mod tests {
             lives.begin(Lsn(1 << 40));
         }
         assert_eq!(known(&lives), LIVES_MAX - 1);
+    }
+
+    #[test]
+    fn what_was_forgotten_lies_before_where_all_lives_are_noted() {
+        let (mut lives, mut all) = (Lives::default(), Vec::new());
+        for number in 1..3 * LIVES_MAX as u64 {
+            let at = Lsn(16 * number);
+            all.push((at, lives.choose_next()));
+            assert_eq!(lives.begin(at), all.last().unwrap().1);
+            if number < LIVES_MAX as u64 {
+                // In the end the last former life is the only one without a backup.
+                lives.note_backup();
+            }
+            let (known, since) = lives.known();
+            // A life has logged between where the one before ended and where it ended itself.
+            let ends = all.iter().skip(1).map(|(begin, _)| *begin).chain([Lsn(u64::MAX)]);
+            for ((_, id), end) in all.iter().zip(ends) {
+                assert!(known.contains(id) || end <= since.unwrap());
+            }
+            let mut bytes = vec![0; SINCE_END];
+            lives.encode(&mut bytes);
+            assert_eq!(Lives::decode(&bytes), lives);
+            // Another version writes no such place. Then nothing is known up to here.
+            bytes[LIVES_MAX * LIFE_BYTES..].fill(0);
+            let mut other = Lives::decode(&bytes);
+            assert_eq!(other.known().1, None);
+            other.begin(Lsn(1 << 30));
+            assert_eq!(other.known().1, Some(Lsn(1 << 30)));
+        }
+        lives.clear();
+        assert_eq!(lives.known(), (vec![], None));
     }
 
     #[test]

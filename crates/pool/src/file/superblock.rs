@@ -21,10 +21,11 @@
 //! | 248..256 | redo point: an LSN; zero in version 1 |
 //! | 256..264 | undo point: an LSN; zero in version 1 |
 //! | 264..4072 | the latest lives, each of 16 bytes: a random number, and the LSN where the life before ended; zeroes follow |
+//! | 4072..4080 | from where on in the log all lives are noted, and bit 0 set; zero if that is unknown |
 //!
 //! Version 1 ends at byte 232, and has no state 3.
 
-use super::lives::{LIFE_BYTES, LIVES_MAX, Lives};
+use super::lives::{Lives, SINCE_END};
 use vellum_base::{
     Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
 };
@@ -139,7 +140,7 @@ impl Superblock {
         page[232..248].copy_from_slice(&self.database);
         page[248..256].copy_from_slice(&self.redo.0.to_le_bytes());
         page[256..264].copy_from_slice(&self.undo.0.to_le_bytes());
-        self.lives.encode(&mut page[LIVES_AT..LIVES_AT + LIVES_MAX * LIFE_BYTES]);
+        self.lives.encode(&mut page[LIVES_AT..LIVES_AT + SINCE_END]);
         stamp_checksum(bytes);
     }
 

@@ -10,6 +10,7 @@ use crate::{
     TxnError,
     backup_error::BackupError,
     plant::{Bug, planted},
+    readable::readable,
     records::LogRecord,
 };
 use std::{
@@ -125,7 +126,10 @@ impl<'p> LogStream<'p> {
             Err(ArchiveError::Missing { .. }) if point.log.is_some() => None,
             Err(error) => return Err(LogError::from(error).into()),
         };
-        Ok(Self { point, options: LogOptions::new(database), archive, log: None, at: from, end: from })
+        // Later lives are not known to the backup.
+        let readable = readable(backup.basis().known_lives(), backup.end());
+        let options = LogOptions { readable, ..LogOptions::new(database) };
+        Ok(Self { point, options, archive, log: None, at: from, end: from })
     }
 
     /// Gives the records to `take`, until it returns false or there are no more. Returns whether `take` returned false.

@@ -21,6 +21,7 @@ mod encoding;
 mod entries;
 mod every_request;
 mod exchange;
+mod exchanged_logs;
 mod failed_closes;
 mod failed_syncs;
 mod format;
