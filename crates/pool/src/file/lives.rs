@@ -14,8 +14,6 @@ pub(crate) const LIFE_BYTES: usize = 16;
 /// The bit of a life's second word that says that a backup was made. No LSN has it.
 const BACKED_UP: u64 = 1 << 63;
 
-/// The bit of the word after the lives that says that it is an LSN. No LSN has it.
-const IS_KNOWN: u64 = 1;
 /// The length of all that is written, in bytes: the lives, and where the log begins of which no life was forgotten.
 pub(crate) const SINCE_END: usize = LIVES_MAX * LIFE_BYTES + 8;
 
@@ -132,7 +130,7 @@ impl Lives {
             begin.copy_from_slice(&(life.begin.0 | mark).to_le_bytes());
         }
         if let (Some(since), Some(target)) = (self.since, bytes.get_mut(LIVES_MAX * LIFE_BYTES..SINCE_END)) {
-            target.copy_from_slice(&(since.0 | IS_KNOWN).to_le_bytes());
+            target.copy_from_slice(&(since.0 + 1).to_le_bytes());
         }
     }
 
@@ -146,7 +144,7 @@ impl Lives {
         let since = bytes.get(LIVES_MAX * LIFE_BYTES..SINCE_END).map_or(0, |word| word.u64_at(0));
         Self {
             noted: lives.take_while(|life| life.id > 0).collect(),
-            since: (since & IS_KNOWN > 0).then_some(Lsn(since & !IS_KNOWN)),
+            since: since.checked_sub(1).map(Lsn),
             next: 0,
         }
     }

@@ -21,7 +21,7 @@
 //! | 248..256 | redo point: an LSN; zero in version 1 |
 //! | 256..264 | undo point: an LSN; zero in version 1 |
 //! | 264..4072 | the latest lives, each of 16 bytes: a random number, and the LSN where the life before ended; zeroes follow |
-//! | 4072..4080 | from where on in the log all lives are noted, and bit 0 set; zero if that is unknown |
+//! | 4072..4080 | the LSN from which on all lives are noted, and one more; zero if that is unknown |
 //!
 //! Version 1 ends at byte 232, and has no state 3.
 

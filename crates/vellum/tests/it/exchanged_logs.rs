@@ -149,7 +149,7 @@ fn a_life_that_another_version_may_have_forgotten_is_read() {
     copies(place.path(), false, 10, Durability::Deferred);
     let mut file = std::fs::read(path("one-left")).unwrap();
     for page in file[..8192].chunks_exact_mut(4096) {
-        assert!(page[264..272] != [0; 8] && page[4072] & 1 == 1, "there are lives, and all are known");
+        assert!(page[264..272] != [0; 8] && page[4072..4080] != [0; 8], "there are lives, and all are known");
         page[264..4080].fill(0);
         let sum = checksum(&page[8..]);
         page[..8].copy_from_slice(&sum.to_le_bytes());
@@ -172,7 +172,7 @@ fn contents(disk: &SimulatedDisk) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-/// The disk fails at each operation of an opening, again at each of the next one, and after that the power is lost or the process ends.
+/// The disk fails at each operation of an opening, again at some of the next one, and after that the power is lost or the process ends.
 #[test]
 fn a_database_is_sound_wherever_openings_end() {
     for is_closed in [false, true] {
@@ -208,7 +208,7 @@ fn a_database_is_sound_wherever_openings_end() {
         for first in 1.. {
             let begun = left.kill();
             let is_done = open_failing(&begun, first);
-            for second in (1 + first % 5..).step_by(31) {
+            for second in (1 + first % 5..).step_by(131) {
                 let crashed = if (first + second) % 3 == 0 { begun.kill() } else { begun.crash() };
                 let is_second_done = open_failing(&crashed, second);
                 for again in [crashed.crash(), crashed.kill()] {
