@@ -310,7 +310,7 @@ impl Transaction {
         old.expect_table(name)?;
         match self.new_tree(&open) {
             Ok(new) => self.replace_tree(&changing, (name, &old), new),
-            // A tree takes a page, and whoever clears a table wants room. To remove its records takes none.
+            // A new tree takes a page, and tables are cleared to get room. Removing the records takes no page.
             Err(error) if error.kind() == ErrorKind::OutOfSpace && !old.is_plain => {
                 drop(changing);
                 let table = Handle::new(self.open.inner.clone(), open);

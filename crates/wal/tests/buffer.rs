@@ -1,5 +1,8 @@
 //! The buffer of the log in a file: what is in it survives the process.
 
+mod small;
+
+use small::{open, options};
 use std::{
     fs,
     os::unix::fs::{FileExt as _, MetadataExt as _},
@@ -8,19 +11,6 @@ use std::{
 use vellum_base::Lsn;
 use vellum_vm::{CrashModel, DiskDirectory, File as _, FileOperation, SimulatedDisk};
 use vellum_wal::{BufferFlaw, Durability, Log, LogError, LogOptions, LogReader};
-
-fn options() -> LogOptions {
-    LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([7; 16]) }
-}
-
-fn open(disk: &SimulatedDisk, options: &LogOptions) -> (Log, Vec<Lsn>) {
-    let mut found = Vec::new();
-    let log = Log::open(Arc::new(disk.clone()), options, Lsn(0), |record| {
-        found.push(record.lsn);
-        Ok::<_, LogError>(())
-    });
-    (log.unwrap(), found)
-}
 
 #[test]
 fn what_was_filled_survives_the_process_and_what_was_not_ends_the_log() {

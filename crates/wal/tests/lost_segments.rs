@@ -1,24 +1,14 @@
 //! Segments that have lost their first page, or their name, are no end of the log.
 
+mod small;
+
+use small::{open, options};
 use std::sync::Arc;
 use vellum_base::Lsn;
 use vellum_vm::{Directory as _, File as _, SimulatedDisk};
-use vellum_wal::{Durability, Log, LogError, LogOptions, segment_name};
+use vellum_wal::{Durability, Log, LogError, segment_name};
 
 const PAYLOAD: u64 = 12 << 10;
-
-fn options() -> LogOptions {
-    LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([7; 16]) }
-}
-
-fn open(disk: &SimulatedDisk, options: &LogOptions) -> (Log, Vec<Lsn>) {
-    let mut found = Vec::new();
-    let log = Log::open(Arc::new(disk.clone()), options, Lsn(0), |record| {
-        found.push(record.lsn);
-        Ok::<_, LogError>(())
-    });
-    (log.unwrap(), found)
-}
 
 /// A timeline whose first segment has lost its first page, or is gone, is no end of the one before.
 #[test]

@@ -125,6 +125,8 @@ fn a_log_of_an_earlier_version_is_read() {
     let path = |name: &str| place.path().join(name);
     copies(place.path(), false, 1000, Durability::Deferred);
     let mut names: Vec<_> = std::fs::read_dir(path("one-left-log")).unwrap().map(|it| it.unwrap()).collect();
+    // A segment that was being made has no contents yet.
+    names.retain(|entry| entry.file_name() != "unfinished");
     names.sort_by_key(|entry| entry.file_name());
     // All of them; then only some, as if the versions had taken turns.
     for step in [2, 1] {
