@@ -5,13 +5,14 @@
 
 use super::text::{TEXT_BYTES_MAX, Text};
 use crate::Result;
-use std::{collections::BTreeSet, fs, io::Read, path::Path};
+use std::{collections::HashSet, fs, io::Read, path::Path};
 
 /// Entries are so long at most: there is room for the number.
 const ENTRY_BYTES_MAX: usize = TEXT_BYTES_MAX - 21;
-/// So many entries are enough.
-const PATHS_MAX: usize = 4_000_000;
-const WORDS_MAX: usize = 1_000_000;
+/// So many entries are enough for the largest tables, and so many for any.
+const PATHS_MAX: u64 = 4_000_000;
+const WORDS_MAX: u64 = 1_000_000;
+const ENTRIES_MIN: u64 = 50_000;
 /// No more is read of one file, and of all, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const ALL_BYTES_MAX: u64 = 512 << 20;
@@ -38,12 +39,12 @@ impl Entries {
     /// # Errors
     /// If there are hardly any.
     pub fn of_paths(tuples: u64) -> Result<Self> {
-        let mut found = BTreeSet::new();
+        let mut found = HashSet::new();
         walk(Path::new("/"), &mut |path| {
             if let Some(path) = path.to_str() {
                 add(&mut found, path);
             }
-            found.len() < PATHS_MAX
+            !is_enough(found.len(), tuples, PATHS_MAX)
         });
         Self::new(found, tuples)
     }
@@ -53,7 +54,7 @@ impl Entries {
     /// # Errors
     /// As for [`of_paths`](Self::of_paths).
     pub fn of_words(tuples: u64) -> Result<Self> {
-        let (mut found, mut left) = (BTreeSet::new(), ALL_BYTES_MAX);
+        let (mut found, mut left) = (HashSet::new(), ALL_BYTES_MAX);
         let mut bytes = Vec::new();
         walk(Path::new("/usr"), &mut |path| {
             bytes.clear();
@@ -62,25 +63,28 @@ impl Entries {
             left = left.saturating_sub(bytes.len() as u64);
             // What has zeroes is no text.
             if read.is_ok() && !bytes.contains(&0) {
-                for word in bytes.split(|byte| !byte.is_ascii_alphabetic()) {
+                bytes.make_ascii_lowercase();
+                for word in bytes.split(|byte| !byte.is_ascii_lowercase()) {
                     if WORD_BYTES.contains(&word.len())
                         && let Ok(word) = std::str::from_utf8(word)
                     {
-                        add(&mut found, &word.to_ascii_lowercase());
+                        add(&mut found, word);
                     }
                 }
             }
-            found.len() < WORDS_MAX && left > 0
+            left > 0 && !is_enough(found.len(), tuples, WORDS_MAX)
         });
         Self::new(found, tuples)
     }
 
-    fn new(found: BTreeSet<Box<str>>, tuples: u64) -> Result<Self> {
+    fn new(found: HashSet<Box<str>>, tuples: u64) -> Result<Self> {
         /// Fewer are not what somebody has.
         const LEAST: usize = 1000;
         if found.len() < LEAST && !cfg!(test) || found.is_empty() {
             return Err(format!("only {} entries were found in this machine's files", found.len()).into());
         }
+        let mut found: Vec<_> = found.into_iter().collect();
+        found.sort_unstable();
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(found.len()));
         for entry in &found {
             bytes.extend_from_slice(entry.as_bytes());
@@ -115,8 +119,13 @@ impl Entries {
     }
 }
 
+/// Whether there are enough entries for so many tuples: a small table has words and paths from a part of the files only.
+fn is_enough(found: usize, tuples: u64, max: u64) -> bool {
+    found as u64 >= tuples.saturating_mul(16).clamp(ENTRIES_MIN, max)
+}
+
 /// Adds an entry, if it is short enough, and has nothing that would come before the space in front of a number.
-fn add(found: &mut BTreeSet<Box<str>>, entry: &str) {
+fn add(found: &mut HashSet<Box<str>>, entry: &str) {
     if entry.len() <= ENTRY_BYTES_MAX && entry.bytes().all(|byte| byte > b' ') && !found.contains(entry) {
         found.insert(entry.into());
     }
@@ -149,13 +158,13 @@ mod tests {
 
     #[test]
     fn keys_are_in_the_order_of_their_numbers_however_many_there_are() {
-        let found: BTreeSet<Box<str>> = ["/a", "/a-b", "/a.txt", "/a/b", "/ab", "/b"].map(Into::into).into();
+        let found: HashSet<Box<str>> = ["/a", "/a-b", "/a.txt", "/a/b", "/ab", "/b"].map(Into::into).into();
         for tuples in [1, 2, 5, 6, 7, 13, 61, 1000] {
             let entries = Entries::new(found.clone(), tuples).unwrap();
             let keys: Vec<Text> = (0..tuples).map(|index| entries.key(index)).collect();
             assert!(keys.windows(2).all(|pair| pair[0].as_ref() < pair[1].as_ref()), "{tuples}: {keys:?}");
         }
-        assert!(Entries::new(BTreeSet::new(), 1).is_err());
+        assert!(Entries::new(HashSet::new(), 1).is_err());
     }
 
     #[test]
