@@ -168,12 +168,15 @@ impl DurablePool {
         }
         let begun = Instant::now();
         let redo = file.redo();
+        let (lives, since) = file.known_lives();
         let options = LogOptions {
             segment_bytes: settings.segment_bytes,
             buffer_bytes: settings.buffer_bytes,
             least: redo,
             life: file.choose_life(),
-            readable: readable(file.known_lives(), Lsn(u64::MAX)),
+            // Another version may have begun one, and said nothing of it in the log. A file that was closed needs no log.
+            last_life: since.and(lives.last().copied()).filter(|_| file.needs_recovery()).unwrap_or(0),
+            readable: readable((lives, since), Lsn(u64::MAX)),
             ..LogOptions::new(file.database())
         };
         let archive = settings.archive.clone().map(|archive| Archive::new(archive, file.database()));
@@ -202,7 +205,10 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let opened = Self::begin_life(&mut file, &log, is_continued)
+        let begun_life = Self::begin_life(&mut file, &log, is_continued);
+        // If not, a superblock may know the life, and looks for it in the log.
+        let is_withdrawable = is_continued && begun_life.is_ok();
+        let opened = begun_life
             .and_then(|()| {
                 // From now on nothing is given up before it is archived.
                 let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
@@ -220,7 +226,7 @@ impl DurablePool {
         if opened.is_err() && is_fresh {
             // The log has nothing that is needed, and would be in the way of the next creation.
             let _ = log.remove();
-        } else if opened.is_err() && is_continued {
+        } else if opened.is_err() && is_withdrawable {
             // An opening that is tried again and again takes no more room.
             let _ = log.withdraw();
         }

@@ -152,6 +152,7 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         LogError::Hole { .. }
         | LogError::HeaderLost { .. }
         | LogError::Misplaced { .. }
+        | LogError::LastLifeMissing { .. }
         | LogError::Missing { .. } => ErrorKind::Corruption,
         LogError::Version { .. }
         | LogError::Foreign { .. }

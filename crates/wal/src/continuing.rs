@@ -10,7 +10,7 @@ use crate::{
     archive::{copy, diverged, may_follow},
     archive_format::name_at,
     files::LogFiles,
-    segment::{self, SegmentHeader},
+    segment::{self, FORMAT_VERSION, Marks, SegmentHeader},
     segment_file::file_options,
 };
 use std::{io, sync::Arc};
@@ -86,6 +86,8 @@ impl ArchiveReader {
             previous_end: part.follows.0,
             previous_checksum,
             life: part.life,
+            version: FORMAT_VERSION,
+            marks: Marks::default(),
         };
         let target = directory.open(&segment::name(number), &file_options(CreateMode::OpenOrCreate))?;
         let source = self.archive().open(&part.name())?;

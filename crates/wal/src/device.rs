@@ -8,12 +8,12 @@ use crate::{
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
     ring::Ring,
-    segment::{Geometry, SegmentHeader},
+    segment::{FORMAT_VERSION, Geometry, Marks, SegmentHeader},
     segment_file::{OpenSegment, SegmentFile},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, VmError};
+use vellum_vm::{AlignedBuffer, File, VmError};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The most bytes that are written at once.
@@ -383,10 +383,16 @@ impl Device {
         self.files.segments.first_key_value().is_some_and(|(number, _)| *number < first)
     }
 
-    /// The numbers of the segment that is being written and of those that are prepared: the whole timeline, if nothing
-    /// was appended to it.
-    pub fn begun_numbers(&self) -> Vec<u64> {
-        std::iter::once(self.number).chain(self.files.prepared.keys().copied()).collect()
+    /// The numbers of the segments of a timeline to which nothing was appended: of the one that is being written and of those that
+    /// are prepared. The first one is left out if no file before it shows that its number must not be used again: the file that did may
+    /// have been recycled.
+    pub fn withdrawable_numbers(&self) -> Vec<u64> {
+        let (mut segments, mut idle) =
+            (self.files.segments.range(..self.number), self.files.idle.range(..self.number));
+        let before =
+            segments.next_back().map(|(number, _)| *number).max(idle.next_back().map(|(number, _)| *number));
+        let first = Some(self.number).filter(|number| before >= number.checked_sub(1));
+        first.into_iter().chain(self.files.prepared.keys().copied()).collect()
     }
 
     /// How many bytes the segments have that have been begun.
@@ -399,6 +405,7 @@ impl Device {
         if !self.files.prepared.contains_key(&number) {
             return Err(WriteError::NoSegment);
         }
+        self.mark_left()?;
         // The next segment says where this one ends, so this one must be durable first. Once it is, it may be closed.
         if !self.files.options.planted(Bug::SegmentBeforeSync) {
             self.sync()?;
@@ -414,6 +421,37 @@ impl Device {
         Ok(self.write_header(self.written, checksum)?)
     }
 
+    /// Marks the segment that is being written as left for the next one, whose file has its name durably.
+    fn mark_left(&mut self) -> io::Result<()> {
+        let Some(segment) = self.files.segments.get_mut(&self.number) else { return Ok(()) };
+        segment.header.marks.is_left = true;
+        if let Some(page) = self.scratch.get_mut(..PAGE_SIZE) {
+            page.copy_from_slice(&segment.header.encode());
+            let write = if self.is_cached { File::write_cached_from } else { File::write_from };
+            self.is_unsynced = true;
+            write(&*self.file, 0, page)?;
+        }
+        Ok(())
+    }
+
+    /// Notes durably, in the segment before this timeline, that this life is taken back. Returns false if there is no such segment.
+    pub fn note_withdrawn(&mut self) -> io::Result<bool> {
+        if self.files.options.planted(Bug::WithdrawnUnnoted) {
+            return Ok(true);
+        }
+        let Some((_, former)) = self.files.segments.range_mut(..self.number).next_back() else {
+            return Ok(false);
+        };
+        former.header.marks.withdrawn = self.files.options.life;
+        former.header.version = FORMAT_VERSION;
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        page.copy_from_slice(&former.header.encode());
+        let file = former.file.open().map_err(io::Error::other)?;
+        file.write_from(0, &page)?;
+        file.sync()?;
+        Ok(true)
+    }
+
     fn write_header(&mut self, previous_end: u64, previous_checksum: u64) -> io::Result<()> {
         let header = SegmentHeader {
             database: self.files.options.database,
@@ -423,6 +461,8 @@ impl Device {
             previous_end,
             previous_checksum,
             life: self.files.options.life,
+            version: FORMAT_VERSION,
+            marks: Marks::default(),
         };
         if let Some(page) = self.scratch.get_mut(..PAGE_SIZE) {
             page.copy_from_slice(&header.encode());

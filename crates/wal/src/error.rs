@@ -113,8 +113,8 @@ pub enum LogError {
 
     /// A segment that is needed has lost its first page, or is missing.
     #[error(
-        "{segment}, a file of the log, is missing or its first page is damaged, and what was committed is in it. Restore the \
-         files of the log, or the database from a backup"
+        "{segment}, a file of the log, is missing or its first page is damaged, and what was committed may be in it. Restore \
+         the files of the log, or the database from a backup"
     )]
     HeaderLost {
         /// The name of the segment.
@@ -174,6 +174,17 @@ pub enum LogError {
         life: u64,
         /// The number of the last life that is known here.
         known: u64,
+    },
+
+    /// The log has nothing of the time when the database was last open.
+    #[error(
+        "the log has no file of life {life:016x}, in which this database was last open: its last files are missing, or all of them \
+         belong to a copy of the database. Put the files of the log where they were, by default a directory beside the \
+         database with `-log` after its name, or restore the database from a backup"
+    )]
+    LastLifeMissing {
+        /// The number of the life.
+        life: u64,
     },
 
     /// A segment was written by a later version.

@@ -38,6 +38,8 @@ pub struct LogOptions {
     pub life: u64,
     /// Which lives of the database may have written what is read.
     pub readable: ReadableLives,
+    /// The last life that the database knows, if its log is needed: the log has a segment of it. Zero if that is unknown.
+    pub last_life: u64,
     #[cfg(test)]
     pub(crate) bug: Option<crate::plant::Bug>,
 }
@@ -53,6 +55,7 @@ impl LogOptions {
             least: Lsn(0),
             life: 0,
             readable: ReadableLives::default(),
+            last_life: 0,
             #[cfg(test)]
             bug: None,
         }

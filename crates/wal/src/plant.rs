@@ -46,6 +46,10 @@ pub(crate) enum Bug {
     BufferUsedAgain,
     /// The buffer is released where a write ends, not where a record ends.
     ReleasedInPart,
+    /// The file of a segment that was never begun is recycled while the one before says that it is needed.
+    MarkStays,
+    /// What an opening has begun is removed although the database looks for it.
+    WithdrawnUnnoted,
     /// A segment is recycled before it has been archived.
     RecycledUnarchived,
     /// A segment is recycled although a feed follows it.
@@ -54,7 +58,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::SkippedSync,
         Self::EarlyAcknowledgement,
         Self::SwallowedWriteError,
@@ -74,6 +78,8 @@ impl Bug {
         Self::GapInBuffer,
         Self::BufferUsedAgain,
         Self::ReleasedInPart,
+        Self::MarkStays,
+        Self::WithdrawnUnnoted,
     ];
 }
 

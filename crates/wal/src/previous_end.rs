@@ -23,7 +23,11 @@ pub(crate) struct PreviousEnd {
 pub(crate) fn make_durable(files: &mut LogFiles, end: PreviousEnd) -> io::Result<()> {
     let geometry = files.geometry;
     let mut buffer = AlignedBuffer::new(PART_BYTES as usize);
-    for (number, segment) in files.segments.range(geometry.number(end.durable)..) {
+    // The last one may be full, and durable.
+    let last = files.segments.keys().next_back().copied().unwrap_or(0);
+    for (number, segment) in files.segments.range_mut(geometry.number(end.durable).min(last)..) {
+        // Nothing is in the file of the next one, which may be recycled from now on.
+        segment.header.marks.is_left &= files.options.planted(Bug::MarkStays);
         // It is open: these are the files that may have something that is not durable.
         let file = segment.file.open().map_err(io::Error::other)?;
         if !files.options.planted(Bug::EndTrusted) {

@@ -4,7 +4,7 @@
 use crate::{
     LogError, LogOptions,
     frame::{FrameHeader, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX, frame_bytes, seed},
-    segment::{Geometry, SegmentHeader, name, salt},
+    segment::{FORMAT_VERSION, Geometry, Marks, SegmentHeader, name, salt},
     segment_file::file_options,
 };
 use std::{io, sync::Arc};
@@ -149,6 +149,8 @@ impl<'d> LogRebuilder<'d> {
             previous_end: self.previous.0,
             previous_checksum: self.previous.1,
             life: self.options.life,
+            version: FORMAT_VERSION,
+            marks: Marks::default(),
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());

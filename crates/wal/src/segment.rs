@@ -14,17 +14,23 @@
 //! | 56..64 | LSN at which the log ended before this segment |
 //! | 64..72 | checksum of what the segment before holds, up to that LSN |
 //! | 72..80 | the life of the database that wrote it; zero if that is unknown |
-//! | 4088..4096 | checksum of the bytes before |
+//! | 512..520 | the checksum below, if what follows was written for it: a torn write leaves that of another segment in a recycled file |
+//! | 520..528 | 1 if the segment has been left for the next one, whose file is needed then |
+//! | 528..536 | the life of an opening after this segment that was taken back with its segments; zero if there is none |
+//! | 4088..4096 | checksum of the bytes before, with zeroes for 512..1024 |
 //!
-//! All numbers are little-endian; all other bytes are zero.
+//! All numbers are little-endian; all other bytes are zero. The marks from 512 on have a sector of their own, because they are written
+//! later than the rest: a torn write does not damage that.
 
 use crate::buffer_file::BUFFER;
 use vellum_base::{Lsn, PAGE_SIZE, checksum};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VELLUMLG";
-/// The version of the format of segments.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The version of the format of segments. The first had no marks.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The sector of the marks.
+const MARKS: std::ops::Range<usize> = 512..1024;
 /// How the names of segments begin.
 const PREFIX: &str = "segment-";
 /// The name of a segment file that is being prepared.
@@ -72,6 +78,17 @@ pub(crate) struct SegmentHeader {
     pub previous_checksum: u64,
     /// The life of the database that wrote it; zero if that is unknown.
     pub life: u64,
+    pub version: u32,
+    pub marks: Marks,
+}
+
+/// What a segment says of what came after it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Marks {
+    /// Whether it has been left for the next segment: there is a file for that until another timeline begins.
+    pub is_left: bool,
+    /// The life of an opening that was [taken back](crate::Log::withdraw), with its segments; zero if there is none.
+    pub withdrawn: u64,
 }
 
 impl SegmentHeader {
@@ -79,7 +96,7 @@ impl SegmentHeader {
     pub fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut page = [0; PAGE_SIZE];
         page[..8].copy_from_slice(&MAGIC);
-        page[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        page[8..12].copy_from_slice(&self.version.to_le_bytes());
         page[16..32].copy_from_slice(&self.database);
         let ends = [self.previous_end, self.previous_checksum];
         let words = [self.timeline, self.number, self.segment_bytes, ends[0], ends[1], self.life];
@@ -88,6 +105,12 @@ impl SegmentHeader {
         }
         let sum = checksum(&page[..PAGE_SIZE - 8]);
         page[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
+        if self.version > 1 {
+            let words = [sum, u64::from(self.marks.is_left), self.marks.withdrawn];
+            for (to, word) in page[MARKS].chunks_exact_mut(8).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+        }
         page
     }
 
@@ -99,13 +122,17 @@ impl SegmentHeader {
         if page[..8] != MAGIC {
             return HeaderPage::None;
         }
-        if word(PAGE_SIZE - 8) != checksum(&page[..PAGE_SIZE - 8]) {
+        let mut unmarked = *page;
+        unmarked[MARKS].fill(0);
+        if word(PAGE_SIZE - 8) != checksum(&unmarked[..PAGE_SIZE - 8]) {
             return HeaderPage::Damaged;
         }
         let version = word(8) as u32;
-        if version != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&version) {
             return HeaderPage::Version(version);
         }
+        let marks = Marks { is_left: word(520) == 1, withdrawn: word(528) };
+        let are_its_own = version > 1 && word(512) == word(PAGE_SIZE - 8);
         let mut database = [0; 16];
         database.copy_from_slice(&page[16..32]);
         HeaderPage::Sound(Self {
@@ -116,6 +143,8 @@ impl SegmentHeader {
             previous_end: word(56),
             previous_checksum: word(64),
             life: word(72),
+            version,
+            marks: if are_its_own { marks } else { Marks::default() },
         })
     }
 
@@ -187,6 +216,8 @@ mod tests {
             previous_end: 77,
             previous_checksum: 88,
             life: 99,
+            version: FORMAT_VERSION,
+            marks: Marks::default(),
         }
     }
 
@@ -195,13 +226,36 @@ mod tests {
         let page = header().encode();
         assert_eq!(SegmentHeader::decode(&page), HeaderPage::Sound(header()));
         assert_eq!(SegmentHeader::decode(&[0; PAGE_SIZE]), HeaderPage::None);
-        for byte in [8, 33, 41, 500, PAGE_SIZE - 1] {
+        for byte in [8, 33, 41, 500, 1024, PAGE_SIZE - 1] {
             let mut damaged = page;
             damaged[byte] ^= 4;
             assert_eq!(SegmentHeader::decode(&damaged), HeaderPage::Damaged);
         }
+        for (is_left, withdrawn) in [(true, 0), (false, 7), (true, u64::MAX)] {
+            let marked = SegmentHeader { marks: Marks { is_left, withdrawn }, ..header() };
+            assert_eq!(SegmentHeader::decode(&marked.encode()), HeaderPage::Sound(marked));
+            // Each sector of the page as it was before or after it was marked.
+            for sectors in 0..256 {
+                let mut torn = page;
+                for sector in (0..8).filter(|sector| sectors >> sector & 1 > 0) {
+                    let bytes = sector * 512..sector * 512 + 512;
+                    torn[bytes.clone()].copy_from_slice(&marked.encode()[bytes]);
+                }
+                let expected = if sectors & 2 > 0 { marked } else { header() };
+                assert_eq!(SegmentHeader::decode(&torn), HeaderPage::Sound(expected));
+            }
+            // The file was recycled, and only the marks are left of what it was.
+            let mut recycled = SegmentHeader { number: 10, ..header() }.encode();
+            recycled[512..1024].copy_from_slice(&marked.encode()[512..1024]);
+            let other = SegmentHeader { number: 10, ..header() };
+            assert_eq!(SegmentHeader::decode(&recycled), HeaderPage::Sound(other));
+            let first = SegmentHeader { version: 1, ..marked };
+            let read = SegmentHeader { version: 1, ..header() };
+            assert_eq!(SegmentHeader::decode(&first.encode()), HeaderPage::Sound(read));
+        }
         let mut later = page;
         later[8] = 9;
+        later[MARKS].fill(0);
         let sum = checksum(&later[..PAGE_SIZE - 8]);
         later[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(SegmentHeader::decode(&later), HeaderPage::Version(9));

@@ -8,7 +8,7 @@ use crate::{
     frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
-    segment::{SegmentHeader, name, salt},
+    segment::{FORMAT_VERSION, Marks, SegmentHeader, name, salt},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
@@ -48,8 +48,11 @@ impl Tail {
         Some(BufferDamage { flaw, bytes_taken: self.bytes_taken })
     }
 
-    /// Checks that no segment after the last one has got another's name, and that none is lost with which a later timeline begins. Its first page was durable before the first record of
-    /// it was written. So if there is such a record, in a file without that page or in the buffer, the page was lost afterwards.
+    /// Checks that no segment after the last one has got another's name, and that none is lost:
+    /// - the last one says whether it was left, and then there was a file for the next;
+    /// - the first page of a later timeline was durable before the first record of it was written. So if there is such a record, in a
+    ///   file without that page or in the buffer, the page was lost afterwards;
+    /// - the last life of the database has a segment, unless it was taken back.
     pub fn check_later(&self) -> Result<(), LogError> {
         /// How many segments after all files that are there are looked for in the buffer.
         const BEYOND: u64 = 8;
@@ -63,6 +66,9 @@ impl Tail {
         if let Some((number, there)) = self.files.named_otherwise.iter().find(is_misplaced) {
             return Err(LogError::Misplaced { file: name(*number), segment: name(there.number) });
         }
+        if header.marks.is_left && !self.files.idle.contains_key(&(last + 1)) {
+            return Err(LogError::HeaderLost { segment: name(last + 1) });
+        }
         let next = self.files.timeline_max + 1;
         let buffered = self.buffer.as_ref().and_then(|buffer| buffer.timeline);
         for number in last + 1..=self.files.number_max() + BEYOND {
@@ -74,6 +80,19 @@ impl Tail {
                     return Err(LogError::HeaderLost { segment: name(number) });
                 }
             }
+        }
+        self.check_last_life()
+    }
+
+    /// Checks that the last life of the database is in the log: its first segment was durable before the database knew of it.
+    fn check_last_life(&self) -> Result<(), LogError> {
+        let life = self.files.options.last_life;
+        let headers = || self.files.segments.values().map(|segment| &segment.header);
+        // The first version did not note what it took back.
+        let are_known = headers().all(|header| header.life != 0 && header.version > 1);
+        let is_there = |header: &SegmentHeader| header.life == life || header.marks.withdrawn == life;
+        if life != 0 && are_known && !headers().any(is_there) {
+            return Err(LogError::LastLifeMissing { life });
         }
         Ok(())
     }
@@ -109,6 +128,10 @@ impl Tail {
             return Ok(false);
         };
         let header = last.header;
+        // An opening after this segment that was taken back had put what it found into the segments.
+        if header.marks.withdrawn != 0 {
+            return Ok(false);
+        }
         let mut frames = buffer.frames(end.lsn, header.salt(), &self.files.options);
         if end.lsn < self.taken || frames.is_empty() {
             return Ok(false);
@@ -168,6 +191,8 @@ impl Tail {
             previous_end: start,
             previous_checksum,
             life,
+            version: FORMAT_VERSION,
+            marks: Marks::default(),
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());

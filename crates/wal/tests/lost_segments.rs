@@ -6,7 +6,7 @@ use small::{open, options};
 use std::sync::Arc;
 use vellum_base::Lsn;
 use vellum_vm::{Directory as _, File as _, SimulatedDisk};
-use vellum_wal::{Durability, Log, LogError, segment_name};
+use vellum_wal::{Durability, Log, LogError, LogOptions, segment_name};
 
 const PAYLOAD: u64 = 12 << 10;
 
@@ -86,4 +86,77 @@ fn segments_that_are_exchanged_are_noticed() {
             }
         }
     }
+}
+
+/// The last segment of a timeline is gone, with all that was committed last, and the buffer with it.
+#[test]
+fn a_last_segment_that_is_gone_is_noticed() {
+    for durability in [Durability::Synced, Durability::Buffered] {
+        let disk = SimulatedDisk::new(8);
+        let (log, _) = open(&disk, &options());
+        let first = log.end().0 / PAYLOAD;
+        let mut noticed = 0;
+        for count in 1..60 {
+            log.wait(log.append(&[7; 1000]).unwrap(), durability).unwrap();
+            let last = log.end().0 / PAYLOAD;
+            let left = disk.kill();
+            left.remove("buffer").unwrap();
+            let whole = left.kill();
+            left.remove(&segment_name(last)).unwrap();
+            let opened = Log::open(Arc::new(left), &options(), Lsn(0), |_| Ok::<_, LogError>(()));
+            // Of the first one the database knows that it is there, and in another there may not be anything yet.
+            if last > first && log.horizon(Durability::Synced) > Lsn(last * PAYLOAD) {
+                let told = opened.map(|_| ()).unwrap_err();
+                assert!(
+                    matches!(&told, LogError::HeaderLost { segment } if *segment == segment_name(last)),
+                    "{told}"
+                );
+                noticed += 1;
+            }
+            let (again, found) = open(&whole, &options());
+            assert!(durability == Durability::Buffered || found.len() == count);
+            drop(again);
+            // The next opening may recycle the file of a segment that was not begun.
+            open(&whole.crash(), &options());
+        }
+        assert!(noticed > 20 || durability == Durability::Buffered, "{noticed}");
+    }
+}
+
+/// All segments of the last opening are gone, whose life the database knows.
+#[test]
+fn a_last_life_that_is_gone_is_noticed() {
+    let options = |life, last_life| LogOptions { life, last_life, ..options() };
+    let disk = SimulatedDisk::new(9);
+    let (log, _) = open(&disk, &options(1, 0));
+    log.wait(log.append(b"first").unwrap(), Durability::Synced).unwrap();
+    drop(log);
+    let (log, _) = open(&disk, &options(2, 1));
+    let second = segment_name(log.end().0 / PAYLOAD);
+    drop(log);
+    // Nothing was logged; but that cannot be known.
+    let gone = disk.kill();
+    gone.remove(&second).unwrap();
+    let told = Log::open(Arc::new(gone.kill()), &options(3, 2), Lsn(0), |_| Ok::<_, LogError>(()));
+    let told = told.map(|_| ()).unwrap_err();
+    assert!(matches!(told, LogError::LastLifeMissing { life: 2 }), "{told}");
+    // The same if its segment lost its first page.
+    let damaged = disk.kill();
+    damaged.file(&second).flip_bit(8 * 33);
+    let told = Log::open(Arc::new(damaged), &options(3, 2), Lsn(0), |_| Ok::<_, LogError>(()));
+    assert!(matches!(told.map(|_| ()).unwrap_err(), LogError::LastLifeMissing { life: 2 }));
+    // A life that is taken back is not looked for, however often that happens, and takes no room.
+    let mut files = None;
+    for life in 3..40 {
+        let (log, found) = open(&disk, &options(life, life - 1));
+        assert_eq!(found.len(), 1);
+        log.withdraw().unwrap();
+        drop(log);
+        let there = disk.names().unwrap().len();
+        assert_eq!(*files.get_or_insert(there), there);
+        let crashed = disk.crash();
+        open(&crashed, &options(life + 1, life));
+    }
+    let (_, found) = open(&disk, &options(41, 39));
+    assert_eq!(found.len(), 1);
 }

@@ -43,16 +43,25 @@ pub fn loom() -> Result<Outcome, String> {
 
 /// Crashes and models under a scheduler, which have a target folder of their own, too.
 pub fn shuttle() -> Result<Outcome, String> {
+    const OPTIMISED: [&str; 5] = [
+        "test",
+        "--config",
+        "profile.dev.package.vellum.opt-level=1",
+        "--config",
+        "profile.dev.package.vellum-objects.opt-level=1",
+    ];
     let filters = ["clients::", "heaps::", "schedule::", "planted::", "however_threads_meet"];
     let mut command = cargo(
         &[
-            &["test", "--package", "vellum", "--package", "vellum-txn", "--lib", "--test", "crash", "--"],
+            &OPTIMISED[..],
+            &["--package", "vellum", "--package", "vellum-txn", "--lib", "--test", "crash", "--"],
             &filters[..],
         ]
         .concat(),
     );
     command.env("RUSTFLAGS", "--cfg shuttle").env("CARGO_TARGET_DIR", target().join("shuttle"));
-    // Lines would take longer to write than the tests to run.
+    // Lines would take longer to write than the tests to run. Schedules are many short steps, which take four times as long where
+    // they are not optimised, as they are not elsewhere.
     command.env("CARGO_PROFILE_DEV_DEBUG", "none");
     done(command)
 }

@@ -5,7 +5,7 @@ use crate::support::{self, assert_clean};
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 use vellum::{Database, Durability, ErrorKind, LeftBy, Options, Salvage};
 use vellum_base::checksum;
-use vellum_vm::SimulatedDisk;
+use vellum_vm::{Directory as _, SimulatedDisk};
 
 fn options() -> Options {
     support::options().log_segment_bytes(64 << 10)
@@ -110,9 +110,75 @@ fn exchanged_buffers_of_two_copies_are_refused_and_stay() {
     assert_clean(&database);
 }
 
+/// What one copy has committed is in its own log only, also if the other one has been opened and has logged nothing.
+#[test]
+fn a_log_that_has_nothing_of_the_last_life_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    copies(place.path(), false, 0, Durability::Deferred);
+    let database = Database::open(path("one-left"), &options()).unwrap();
+    let table = database.table("table").unwrap();
+    (0..30_u32).for_each(|number| table.put(number.to_be_bytes(), [1; 100]).map(drop).unwrap());
+    database.sync().unwrap();
+    std::fs::copy(path("one-left"), path("more")).unwrap();
+    copy_all(&path("one-left-log"), &path("more-log"));
+    exchange(place.path(), "more-log", "two-left-log");
+    for options in [options(), options().read_only(true)] {
+        let error = Database::open(path("more"), &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("has no file of life") && text.contains("belong to a copy"), "{text}");
+        let error = Database::open(path("two-left"), &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    }
+    exchange(place.path(), "more-log", "two-left-log");
+    for (name, count) in [("more", 31), ("two-left", 1)] {
+        let database = Database::open(path(name), &options()).unwrap();
+        assert_eq!(database.table("table").unwrap().count(..).unwrap(), count);
+        assert_clean(&database);
+    }
+}
+
+/// The files of the last opening are gone, with all that was committed since.
+#[test]
+fn a_log_without_the_files_of_the_last_opening_is_refused() {
+    let (disk, database) = support::database(3, &options());
+    let table = database.create_table("table").unwrap();
+    table.put("old", "value").unwrap();
+    let left = disk.kill();
+    drop((table, database));
+    let before = left.names().unwrap();
+    let open = |disk: &SimulatedDisk| Database::open_in(Arc::new(disk.clone()), "data", &options());
+    let database = open(&left).unwrap();
+    let table = database.table("table").unwrap();
+    (0..3000_u32).for_each(|number| table.put(number.to_be_bytes(), [1; 100]).map(drop).unwrap());
+    let crashed = left.kill();
+    drop((table, database));
+    let mut segments = crashed.names().unwrap();
+    segments.retain(|name| name.starts_with("segment-") && !before.contains(name));
+    segments.sort();
+    assert!(segments.len() > 3, "{segments:?}");
+    // Any number of them from the end on; of the last one nothing may have been begun.
+    for first in 0..segments.len() {
+        let cut = crashed.kill();
+        segments[first..].iter().for_each(|name| cut.remove(name).unwrap());
+        if cut.names().unwrap().contains(&"buffer".to_owned()) {
+            cut.remove("buffer").unwrap();
+        }
+        match open(&cut) {
+            Ok(database) => {
+                assert_eq!(database.table("table").unwrap().count(..).unwrap(), 3001, "{first}");
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corruption, "{first}: {error}"),
+        }
+    }
+    assert_eq!(open(&crashed).unwrap().table("table").unwrap().count(..).unwrap(), 3001);
+}
+
 /// Makes the first page of a file one that an earlier version has written: with zeroes, and its checksum.
 fn without(file: &Path, zeroes: std::ops::Range<usize>, checksum_at: usize) {
     let mut bytes = std::fs::read(file).unwrap();
+    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
     bytes[zeroes].fill(0);
     let sum = checksum(&bytes[..checksum_at]);
     bytes[checksum_at..checksum_at + 8].copy_from_slice(&sum.to_le_bytes());
@@ -132,7 +198,7 @@ fn a_log_of_an_earlier_version_is_read() {
     for step in [2, 1] {
         for (at, entry) in names.iter().enumerate().filter(|(at, _)| at % step == 0) {
             let name = entry.file_name().into_string().unwrap();
-            let zeroes = if name == "buffer" { 48..56 } else { 72..80 };
+            let zeroes = if name == "buffer" { 48..56 } else { 72..4088 };
             assert!(name == "buffer" || name.starts_with("segment-"), "{at} {name}");
             without(&entry.path(), zeroes, 4088);
         }

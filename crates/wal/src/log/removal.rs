@@ -26,15 +26,21 @@ impl Log {
     }
 
     /// Takes back what [`open`](Self::open) has begun, if nothing was appended since: otherwise each opening that fails
-    /// would leave a segment more. The log accepts nothing more.
+    /// would leave a segment more. The log accepts nothing more. The database knows this life durably, or never will.
     ///
     /// # Errors
-    /// If the system cannot remove a file. The next opening begins after it then.
+    /// If the system cannot write or remove a file. The next opening begins after it then.
     pub fn withdraw(&self) -> Result<(), LogError> {
         self.end_with(Failure::Removed);
         // Whatever is being made or written is finished first.
-        let (_maker, device) = (lock(&self.maker), lock(&self.device));
+        let (_maker, mut device) = (lock(&self.maker), lock(&self.device));
+        if self.end().0 > self.begin {
+            return Ok(());
+        }
+        // The next opening does not look for a segment of this life. What is not noted stays.
+        let noted = device.note_withdrawn();
+        let is_noted = noted.map_err(|source| LogError::Files { action: "mark the last segment", source })?;
         // A crash may bring the files back: the segment says that it follows on the log that is still there.
-        if self.end().0 == self.begin { remove(&*self.directory, &device.begun_numbers()) } else { Ok(()) }
+        if is_noted { remove(&*self.directory, &device.withdrawable_numbers()) } else { Ok(()) }
     }
 }
