@@ -15,7 +15,7 @@ use crate::{
     follow::Follower,
     on_demand::OnDemand,
     places::Places,
-    readable::readable,
+    readable::{last_life, readable},
     redo::{Damage, redo_rest, undo_all},
     room::make_room,
     shares::Kept,
@@ -168,15 +168,13 @@ impl DurablePool {
         }
         let begun = Instant::now();
         let redo = file.redo();
-        let (lives, since) = file.known_lives();
         let options = LogOptions {
             segment_bytes: settings.segment_bytes,
             buffer_bytes: settings.buffer_bytes,
             least: redo,
             life: file.choose_life(),
-            // Another version may have begun one, and said nothing of it in the log. A file that was closed needs no log.
-            last_life: since.and(lives.last().copied()).filter(|_| file.needs_recovery()).unwrap_or(0),
-            readable: readable((lives, since), Lsn(u64::MAX)),
+            last_life: last_life(&file),
+            readable: readable(file.known_lives(), Lsn(u64::MAX)),
             ..LogOptions::new(file.database())
         };
         let archive = settings.archive.clone().map(|archive| Archive::new(archive, file.database()));
