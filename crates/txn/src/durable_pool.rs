@@ -187,14 +187,13 @@ impl DurablePool {
         let (is_fresh, is_continued) = (file.is_fresh(), file.needs_recovery());
         // Locked until the log is gone, if the opening fails: another process that waits for it opens the log, too.
         let _held = is_continued.then(|| file.hold());
-        let mut is_given_up = false;
+        let is_given_up = !is_continued && Log::is_there(&*directory)?;
         let log = if is_continued {
             Log::open(directory.clone(), &options, file.undo(), |record| {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
             })?
         } else {
-            is_given_up = Log::is_there(&*directory)?;
             if is_given_up {
                 vellum_wal::refuse_newer(&directory, &options)?;
                 file.confirm()?;
@@ -203,10 +202,10 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let begun_life = Self::begin_life(&mut file, &log, is_continued);
-        // If not, a superblock may know the life, and looks for it in the log.
-        let is_withdrawable = is_continued && begun_life.is_ok();
-        let opened = begun_life
+        let life = Self::begin_life(&mut file, &log, is_continued);
+        // Otherwise a superblock may know the life, and looks for it in the log.
+        let is_known = life.is_ok();
+        let opened = life
             .and_then(|()| {
                 // From now on nothing is given up before it is archived.
                 let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
@@ -224,13 +223,12 @@ impl DurablePool {
         if opened.is_err() && is_fresh {
             // The log has nothing that is needed, and would be in the way of the next creation.
             let _ = log.remove();
-        } else if opened.is_err() && is_withdrawable {
+        } else if opened.is_err() && is_continued && is_known {
             // An opening that is tried again and again takes no more room.
             let _ = log.withdraw();
         }
         let opened = opened?;
-        // Not earlier: it names a place in the log that was begun. A crash before the next checkpoint would redo all this
-        // again. The thread that opens the database does not wait for it, if there is another one.
+        // Not earlier: it names a place in the log that was begun. If there is another thread, this one does not wait for it.
         if is_continued {
             match &opened.logged {
                 Some(logged) if opened.thread.is_some() => logged.changes.bell.ring(),
