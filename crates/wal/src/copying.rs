@@ -1,6 +1,9 @@
 //! Copies the log while it is written, for a backup: the log keeps what has not been copied.
 
-use crate::{Log, LogError, LogKeeper, Record, segment::Geometry};
+use crate::{
+    Log, LogError, LogKeeper, Record,
+    segment::{Geometry, MARKS},
+};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::AlignedBuffer;
 
@@ -101,6 +104,10 @@ impl LogCopy<'_> {
                 read.map_err(|source| segment.not_read(source))?;
                 if let Some(beyond) = part.get_mut((stop - offset).min(bytes) as usize..) {
                     beyond.fill(0);
+                }
+                if offset == 0 {
+                    // The copy may end in a segment that the log has left.
+                    part.get_mut(MARKS).unwrap_or_default().fill(0);
                 }
                 write(LogPart { segment: number, offset, bytes: part })?;
                 offset += bytes;

@@ -29,8 +29,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: [u8; 8] = *b"VELLUMLG";
 /// The version of the format of segments. The first had no marks.
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The sector of the marks.
-const MARKS: std::ops::Range<usize> = 512..1024;
+/// The sector of the marks. Zeroes are none.
+pub(crate) const MARKS: std::ops::Range<usize> = 512..1024;
 /// How the names of segments begin.
 const PREFIX: &str = "segment-";
 /// The name of a segment file that is being prepared.

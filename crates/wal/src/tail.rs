@@ -4,7 +4,7 @@ use crate::{
     LogError,
     buffer_damage::{BufferDamage, BufferFlaw},
     buffer_file::{BUFFER, BufferFile, LeftBuffer},
-    files::{LogFiles, Segment, SegmentMaker},
+    files::{LogFiles, Segment, SegmentMaker, names_of},
     frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
@@ -66,7 +66,7 @@ impl Tail {
         if let Some((number, there)) = self.files.named_otherwise.iter().find(is_misplaced) {
             return Err(LogError::Misplaced { file: name(*number), segment: name(there.number) });
         }
-        if header.marks.is_left && !self.files.idle.contains_key(&(last + 1)) {
+        if header.marks.is_left && !self.has_file(last + 1)? {
             return Err(LogError::HeaderLost { segment: name(last + 1) });
         }
         let next = self.files.timeline_max + 1;
@@ -82,6 +82,13 @@ impl Tail {
             }
         }
         self.check_last_life()
+    }
+
+    /// Whether there is a file for a segment that was not begun when the files were looked through. If the log is being written, it
+    /// may have been made since.
+    fn has_file(&self, number: u64) -> Result<bool, LogError> {
+        let is_there = || Ok(names_of(&*self.directory)?.iter().any(|(there, _)| *there == number));
+        if self.files.idle.contains_key(&number) { Ok(true) } else { is_there() }
     }
 
     /// Checks that the last life of the database is in the log: its first segment was durable before the database knew of it.

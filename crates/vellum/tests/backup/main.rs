@@ -1,5 +1,6 @@
 //! Backups: made beside threads that change everything, interrupted, of a full disk and of damaged files, and restored.
 
+mod early;
 mod faults;
 mod full;
 #[path = "../hooked/mod.rs"]
