@@ -228,7 +228,7 @@ impl DurablePool {
             let _ = log.withdraw();
         }
         let opened = opened?;
-        // Not earlier: it names a place in the log that was begun. If there is another thread, this one does not wait for it.
+        // A crash would redo all this again. Not earlier: it names a place in the log that was begun. Another thread does it, if there is one.
         if is_continued {
             match &opened.logged {
                 Some(logged) if opened.thread.is_some() => logged.changes.bell.ring(),
