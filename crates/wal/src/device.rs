@@ -8,7 +8,7 @@ use crate::{
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
     ring::Ring,
-    segment::{FORMAT_VERSION, Geometry, Marks, SegmentHeader},
+    segment::{FORMAT_VERSION, Geometry, Marks, SegmentHeader, WITH_MARKS},
     segment_file::{OpenSegment, SegmentFile},
 };
 use std::{io, sync::Arc};
@@ -418,7 +418,12 @@ impl Device {
         self.closed = self.closed.max(number + 1);
         let checksum = std::mem::take(&mut self.checksum).finish();
         (self.file, self.number, self.used) = (file, number, written);
-        Ok(self.write_header(self.written, checksum)?)
+        self.write_header(self.written, checksum)?;
+        // A record in a file without this page shows that the page was lost afterwards.
+        if !self.files.options.planted(Bug::HeaderNotSynced) {
+            self.sync()?;
+        }
+        Ok(())
     }
 
     /// Marks the segment that is being written as left for the next one, whose file has its name durably.
@@ -443,7 +448,7 @@ impl Device {
             return Ok(false);
         };
         former.header.marks.withdrawn = self.files.options.life;
-        former.header.version = FORMAT_VERSION;
+        former.header.version = former.header.version.max(WITH_MARKS);
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&former.header.encode());
         let file = former.file.open().map_err(io::Error::other)?;

@@ -2,6 +2,7 @@
 
 use crate::{
     LogError, LogOptions,
+    frame::FrameHeader,
     options::is_segment_size,
     plant::Bug,
     segment::{Geometry, HeaderPage, SegmentHeader, UNFINISHED, is_segment, name, number_of},
@@ -11,6 +12,7 @@ use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, VmError, is_full};
 
+const PAGE: u64 = PAGE_SIZE as u64;
 /// A sync of newly allocated bytes takes about 50 us more than one of bytes that were written before; in that time a
 /// device writes about this many bytes. So writing them twice pays if syncs bring no more than that, and not in a log
 /// that is not synced.
@@ -148,6 +150,30 @@ impl LogFiles {
             (from, follows) = (self.geometry.start(*number), Some(segment.header.previous_end));
         }
         Lsn(from)
+    }
+
+    /// Whether a file without a valid first page holds a frame after it.
+    pub fn begins_with_frame(&self, number: u64, salt: u64) -> Result<bool, LogError> {
+        let Some(file) = self.idle.get(&number) else { return Ok(false) };
+        let failed_to_read = |source| file.not_read(source);
+        let file = file.open()?;
+        let room = file.size().map_err(failed_to_read)? / PAGE * PAGE;
+        let mut bytes = PAGE;
+        loop {
+            if PAGE + bytes > room {
+                return Ok(false);
+            }
+            let mut frame = AlignedBuffer::new(bytes as usize);
+            file.read_to(PAGE, &mut frame).map_err(failed_to_read)?;
+            let Some(header) = frame.first_chunk().and_then(FrameHeader::from_bytes) else {
+                return Ok(false);
+            };
+            if header.bytes() <= bytes {
+                let seed = self.options.seed(salt, self.geometry.start(number));
+                return Ok(header.is_of(seed, &frame));
+            }
+            bytes = header.bytes().next_multiple_of(PAGE);
+        }
     }
 
     /// The highest number in the name of a file; 0 if there are none.
@@ -373,7 +399,7 @@ pub fn remove_left(directory: &Arc<dyn Directory>, options: &LogOptions) -> Resu
     }
 }
 
-fn read_header(file: &dyn File) -> io::Result<HeaderPage> {
+pub(crate) fn read_header(file: &dyn File) -> io::Result<HeaderPage> {
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
     if file.size()? < PAGE_SIZE as u64 {
         return Ok(HeaderPage::None);

@@ -4,10 +4,13 @@
 //! is logged before the file says that it needs the log. So a record after that place was logged by a later life of the
 //! database, whose file this is not.
 
-use crate::{LogError, LogOptions, LogReader, ReadableLives, files::LogFiles};
+use crate::{LogError, LogOptions, LogReader, ReadableLives, files::LogFiles, segment::salt};
 use std::sync::Arc;
 use vellum_base::Lsn;
 use vellum_vm::{Directory, OverlayDirectory};
+
+/// How many timelines a segment without a first page may be of. There are several only if openings followed on crashes.
+const TIMELINES_TRIED: usize = 16;
 
 /// Checks that the log in a directory holds nothing after [`LogOptions::least`], where its database was closed.
 ///
@@ -30,6 +33,17 @@ pub fn refuse_newer(directory: &Arc<dyn Directory>, options: &LogOptions) -> Res
     // A later life begins with a segment of its own.
     let starts = files.segments.keys().map(|number| Lsn(files.geometry.start(*number)));
     let starts: Vec<Lsn> = starts.filter(|start| *start >= closed).collect();
+    // A segment that has lost its first page still begins with a record. After a close timelines are counted from one again.
+    let latest = files.named_otherwise.values().map(|header| header.timeline).max().unwrap_or(0);
+    let latest = latest.max(files.timeline_max) + 1;
+    let nameless = files.idle.keys().copied();
+    for number in nameless.filter(|number| files.geometry.start(*number) >= closed.0) {
+        for timeline in (1..=latest).rev().take(TIMELINES_TRIED) {
+            if files.begins_with_frame(number, salt(options.database, timeline))? {
+                return newer(Lsn(files.geometry.start(number)));
+            }
+        }
+    }
     drop(files);
     for start in starts {
         match LogReader::open(directory.clone(), options, start).and_then(|mut log| read_one(&mut log)) {

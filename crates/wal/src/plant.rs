@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     SyncTriedAgain,
     /// A segment begins before the one before is durable.
     SegmentBeforeSync,
+    /// Records are written to a segment before its first page is durable.
+    HeaderNotSynced,
     /// A timeline begins after an end that is not durable.
     EndNotSynced,
     /// A timeline begins after an end whose sync failed before, and now succeeds without doing anything.
@@ -58,12 +60,13 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::SkippedSync,
         Self::EarlyAcknowledgement,
         Self::SwallowedWriteError,
         Self::SyncTriedAgain,
         Self::SegmentBeforeSync,
+        Self::HeaderNotSynced,
         Self::EndNotSynced,
         Self::EndTrusted,
         Self::NameNotSynced,

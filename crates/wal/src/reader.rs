@@ -12,11 +12,11 @@
 use crate::{
     LogError, LogOptions,
     buffer_damage::BufferDamage,
-    files::{LogFiles, Segment},
+    files::{LogFiles, Segment, read_header},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, frame_bytes},
     previous_end::PreviousEnd,
     read_ahead::{Chunk, ReadAhead},
-    segment::{Geometry, name},
+    segment::{Geometry, HeaderPage, name},
     segment_file::{OpenSegment, SegmentFile},
     tail::Tail,
     window::Window,
@@ -402,8 +402,54 @@ impl LogReader {
         let durable = durable.filter(|_| !self.ends_at_holes);
         match durable {
             Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
-            None => self.tail.as_ref().map_or(Ok(()), Tail::check_later),
+            None if self.tail.is_none() => Ok(()),
+            None => {
+                self.check_next_header(at, salt)?;
+                self.tail.as_ref().map_or(Ok(()), Tail::check_later)
+            }
         }
+    }
+
+    /// Checks that no record from `at` on, where the log ends, is whole in a file without a first page. Before anything is written to
+    /// a segment its first page is durable, so it was lost afterwards.
+    fn check_next_header(&mut self, at: u64, salt: u64) -> Result<(), LogError> {
+        // Those of the reader begin with the one of this place.
+        let last = self.tail.as_ref().and_then(|tail| tail.files.segments.last_key_value());
+        let Some((last, segment)) = last else { return Ok(()) };
+        let (next, is_durable) = (last + 1, segment.header.is_followed_by_durable_header());
+        // One that a long record passes over.
+        if let Some(lost) =
+            (self.geometry.number(at)..next).find(|number| !self.segments.contains_key(number))
+        {
+            return Err(LogError::HeaderLost { segment: name(lost) });
+        }
+        self.is_beyond_end = true;
+        if !is_durable || !self.has_frame_in(next, at, salt)? {
+            return Ok(());
+        }
+        let Some(file) = self.idle.get(&next) else { return Ok(()) };
+        let page = read_header(&*file.open_at(Lsn(at))?).map_err(|source| file.not_read(source))?;
+        match page {
+            // The log is being written, and the segment was begun after the files were looked through.
+            HeaderPage::Sound(header) if header.number == next => Ok(()),
+            _ => Err(LogError::HeaderLost { segment: name(next) }),
+        }
+    }
+
+    /// Whether one of the consecutive frames from `at` on has something in segment `next`. Zeroes are nothing: they may have been
+    /// there before, and so complete a frame of which only the first part was written.
+    fn has_frame_in(&mut self, next: u64, mut at: u64, salt: u64) -> Result<bool, LogError> {
+        let start = self.geometry.start(next);
+        while let Some(header) = self.frame_at(at, salt)? {
+            let end = at + header.bytes();
+            let from = at.max(start);
+            let there = self.window.get(from, end.saturating_sub(from) as usize);
+            if there.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+                return Ok(true);
+            }
+            at = end;
+        }
+        Ok(false)
     }
 
     /// Whether a file is shorter than a segment that holds a place, or the rest of the incomplete frame there, or would if

@@ -27,8 +27,13 @@ use vellum_base::{Lsn, PAGE_SIZE, checksum};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VELLUMLG";
-/// The version of the format of segments. The first had no marks.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The version of the format of segments.
+pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The first version that has marks.
+pub(crate) const WITH_MARKS: u32 = 2;
+/// The first version whose segments have a durable first page before anything is written to them. In earlier ones it became durable
+/// together with what followed.
+const WITH_DURABLE_HEADER: u32 = 3;
 /// The sector of the marks. Zeroes are none.
 pub(crate) const MARKS: std::ops::Range<usize> = 512..1024;
 /// How the names of segments begin.
@@ -105,7 +110,7 @@ impl SegmentHeader {
         }
         let sum = checksum(&page[..PAGE_SIZE - 8]);
         page[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
-        if self.version > 1 {
+        if self.version >= WITH_MARKS {
             let words = [sum, u64::from(self.marks.is_left), self.marks.withdrawn];
             for (to, word) in page[MARKS].chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&word.to_le_bytes());
@@ -132,7 +137,7 @@ impl SegmentHeader {
             return HeaderPage::Version(version);
         }
         let marks = Marks { is_left: word(520) == 1, withdrawn: word(528) };
-        let are_its_own = version > 1 && word(512) == word(PAGE_SIZE - 8);
+        let are_its_own = version >= WITH_MARKS && word(512) == word(PAGE_SIZE - 8);
         let mut database = [0; 16];
         database.copy_from_slice(&page[16..32]);
         HeaderPage::Sound(Self {
@@ -151,6 +156,11 @@ impl SegmentHeader {
     /// Where the log ended before this segment.
     pub fn end_before(&self) -> EndBefore {
         EndBefore { lsn: Lsn(self.previous_end), checksum: self.previous_checksum }
+    }
+
+    /// Whether the next segment of this timeline has a durable first page before anything else is written to it.
+    pub fn is_followed_by_durable_header(&self) -> bool {
+        self.version >= WITH_DURABLE_HEADER
     }
 
     /// The salt of the checksums of the frames that begin in this segment.

@@ -261,7 +261,8 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
     log.map(drop).ok_or_else(|| "a disk that is well does not open".to_owned())
 }
 
-/// Damages part of what was durable and followed by another sync. It must not look like the end of the log.
+/// Damages part of what was durable and followed by another sync, or the first page of any segment. It must not look like the end of
+/// the log.
 fn damage(seed: u64, bug: Option<Bug>) -> Check {
     let mut random = StdRng::seed_from_u64(seed);
     let (mut model, disk) = (Model::default(), SimulatedDisk::new(seed));
@@ -278,14 +279,16 @@ fn damage(seed: u64, bug: Option<Bug>) -> Check {
     }
     drop(log);
     let geometry = segment::Geometry { segment_bytes: options(bug).segment_bytes };
-    let at = random.random_range(begin.0..shown.0);
+    let is_header = random.random_ratio(1, 8);
+    let durable = if is_header { model.acknowledged } else { shown };
+    let at = random.random_range(begin.0..durable.0);
     let file = disk.file(&segment::name(geometry.number(at)));
-    let offset = if random.random_ratio(1, 8) { random.random_range(0..80) } else { geometry.offset(at) };
+    let offset = if is_header { random.random_range(0..80) } else { geometry.offset(at) };
     // What comes after the damage is whole, and shows it.
     let (sector, page) = (at / 512 * 512, at / 4096 * 4096);
     match random.random_range(0..3) {
-        0 if sector + 512 <= shown.0 => file.overwrite(offset / 512 * 512, &[0; 512]),
-        1 if page + 4096 <= shown.0 => file.overwrite(offset / 4096 * 4096, &[0; 4096]),
+        0 if sector + 512 <= durable.0 => file.overwrite(offset / 512 * 512, &[0; 512]),
+        1 if page + 4096 <= durable.0 => file.overwrite(offset / 4096 * 4096, &[0; 4096]),
         _ => file.flip_bit(offset * 8 + random.random_range(0..8)),
     }
     let mut found = Vec::new();

@@ -5,10 +5,9 @@ use crate::{
     buffer_damage::{BufferDamage, BufferFlaw},
     buffer_file::{BUFFER, BufferFile, LeftBuffer},
     files::{LogFiles, Segment, SegmentMaker, names_of},
-    frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
-    segment::{FORMAT_VERSION, Marks, SegmentHeader, name, salt},
+    segment::{FORMAT_VERSION, Marks, SegmentHeader, WITH_MARKS, name, salt},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
@@ -76,7 +75,9 @@ impl Tail {
             for timeline in [next].into_iter().chain(buffered.filter(|timeline| *timeline > next)) {
                 let salt = salt(self.files.options.database, timeline);
                 let is_buffered = |buffer: &LeftBuffer| buffer.has_frame(start, salt, &self.files.options);
-                if self.buffer.as_ref().is_some_and(is_buffered) || self.begins_with_frame(number, salt)? {
+                if self.buffer.as_ref().is_some_and(is_buffered)
+                    || self.files.begins_with_frame(number, salt)?
+                {
                     return Err(LogError::HeaderLost { segment: name(number) });
                 }
             }
@@ -96,36 +97,12 @@ impl Tail {
         let life = self.files.options.last_life;
         let headers = || self.files.segments.values().map(|segment| &segment.header);
         // The first version did not note what it took back.
-        let are_known = headers().all(|header| header.life != 0 && header.version > 1);
+        let are_known = headers().all(|header| header.life != 0 && header.version >= WITH_MARKS);
         let is_there = |header: &SegmentHeader| header.life == life || header.marks.withdrawn == life;
         if life != 0 && are_known && !headers().any(is_there) {
             return Err(LogError::LastLifeMissing { life });
         }
         Ok(())
-    }
-
-    /// Whether a file without a valid first page holds a frame after it.
-    fn begins_with_frame(&self, number: u64, salt: u64) -> Result<bool, LogError> {
-        let Some(file) = self.files.idle.get(&number) else { return Ok(false) };
-        let failed_to_read = |source| file.not_read(source);
-        let file = file.open()?;
-        let room = file.size().map_err(failed_to_read)? / PAGE * PAGE;
-        let mut bytes = PAGE;
-        loop {
-            if PAGE + bytes > room {
-                return Ok(false);
-            }
-            let mut frame = AlignedBuffer::new(bytes as usize);
-            file.read_to(PAGE, &mut frame).map_err(failed_to_read)?;
-            let Some(header) = frame.first_chunk().and_then(FrameHeader::from_bytes) else {
-                return Ok(false);
-            };
-            if header.bytes() <= bytes {
-                let seed = self.files.options.seed(salt, self.files.geometry.start(number));
-                return Ok(header.is_of(seed, &frame));
-            }
-            bytes = header.bytes().next_multiple_of(PAGE);
-        }
     }
 
     /// Writes to the segments what the buffer has of the last timeline from their end on. It is not made durable.
@@ -203,7 +180,7 @@ impl Tail {
         };
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&header.encode());
-        let written = file.write_from(0, &page);
+        let written = file.write_from(0, &page).and_then(|()| file.sync());
         self.files.segments.insert(number, Segment { header, file: file.segment().clone() });
         self.files.unsynced.push(file);
         written.map_err(failed)

@@ -53,6 +53,54 @@ fn a_lost_header_of_a_new_timeline_is_noticed() {
     }
 }
 
+/// The last segment of a timeline has lost its first page, and all that it holds came by one sync.
+#[test]
+fn a_lost_header_of_a_segment_that_was_synced_once_is_noticed() {
+    let options = LogOptions { buffer_bytes: 256 << 10, ..options() };
+    let mut told = 0;
+    // Records that cross into the segment, or begin with it, or take all of it; and how many more come by the same sync.
+    for (bytes, more) in
+        [(1000, 0), (1000, 5), (1008, 0), (PAYLOAD / 4 - 16, 0), (PAYLOAD / 4 - 16, 2), (30_000, 0)]
+    {
+        let disk = SimulatedDisk::new(12);
+        let (log, _) = open(&disk, &options);
+        let first = log.end().0 / PAYLOAD;
+        let append = || log.append(&vec![7; bytes as usize]).unwrap();
+        while log.end().0 + bytes + 16 <= (first + 1) * PAYLOAD {
+            log.wait(append(), Durability::Synced).unwrap();
+        }
+        let last = (0..=more).map(|_| append()).last().unwrap();
+        log.wait(last, Durability::Synced).unwrap();
+        let left = disk.kill();
+        drop(log);
+        left.remove("buffer").unwrap();
+        let numbers = first + 1..=(last.0 + bytes) / PAYLOAD;
+        assert!(!numbers.is_empty());
+        for number in numbers {
+            let segment = segment_name(number);
+            for bit in [None, Some(0), Some(8 * 33), Some(8 * 4090)] {
+                let damaged = left.kill();
+                match bit {
+                    Some(bit) => damaged.file(&segment).flip_bit(bit),
+                    None => damaged.file(&segment).overwrite(0, &[0; 4096]),
+                }
+                let opened = Log::open(Arc::new(damaged), &options, Lsn(0), |_| Ok::<_, LogError>(()));
+                match opened.map(|_| ()).expect_err("records are lost") {
+                    LogError::HeaderLost { segment: lost } => assert_eq!(lost, segment),
+                    // It came by two syncs.
+                    error => {
+                        assert!(matches!(error, LogError::Hole { .. }), "{bytes} {more} {bit:?}: {error}")
+                    }
+                }
+                told += 1;
+            }
+        }
+        let (_, found) = open(&left, &options);
+        assert_eq!(found.last(), Some(&last));
+    }
+    assert!(told >= 24, "{told}");
+}
+
 /// Two segments have got each other's name, at any place of the log.
 #[test]
 fn segments_that_are_exchanged_are_noticed() {
@@ -120,6 +168,36 @@ fn a_last_segment_that_is_gone_is_noticed() {
             open(&whole.crash(), &options());
         }
         assert!(noticed > 20 || durability == Durability::Buffered, "{noticed}");
+    }
+}
+
+/// The file of a database is an older copy, which was closed, and the only segment of the log that its original wrote since has lost its
+/// first page.
+#[test]
+fn a_log_after_a_close_that_has_lost_its_header_is_newer() {
+    let disk = SimulatedDisk::new(13);
+    let log = Log::begin(Arc::new(disk.clone()), &options()).unwrap();
+    log.wait(log.append(b"before").unwrap(), Durability::Synced).unwrap();
+    let closed = LogOptions { least: log.end(), ..options() };
+    let removed = disk.kill();
+    log.remove().unwrap();
+    drop(log);
+    let refuse = |disk: &SimulatedDisk| {
+        let directory: Arc<dyn vellum_vm::Directory> = Arc::new(disk.clone());
+        vellum_wal::refuse_newer(&directory, &closed)
+    };
+    refuse(&disk).unwrap();
+    // The log from before could not be removed, and has lost its first page.
+    removed.file(&segment_name(0)).flip_bit(8 * 33);
+    removed.file(&segment_name(1)).flip_bit(8 * 33);
+    refuse(&removed).unwrap();
+    let log = Log::begin(Arc::new(disk.clone()), &closed).unwrap();
+    let segment = segment_name(log.end().0 / PAYLOAD);
+    log.wait(log.append(&[7; 2000]).unwrap(), Durability::Synced).unwrap();
+    for bit in [0, 8 * 33, 8 * 4090] {
+        let left = disk.kill();
+        left.file(&segment).flip_bit(bit);
+        assert!(matches!(refuse(&left), Err(LogError::Newer { .. })), "{bit}");
     }
 }
 
