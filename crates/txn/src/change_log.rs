@@ -64,7 +64,7 @@ pub(crate) struct Changes {
     has_values: bool,
     /// From where on the log has contents written past it to which no record refers yet.
     pinned_contents: Mutex<Vec<Lsn>>,
-    /// The last time that was logged, in nanoseconds since 1970.
+    /// The last time for which a record is reserved, in nanoseconds since 1970.
     last_time: AtomicU64,
     /// Makes room in the log: see [`make_room_by`](Changes::make_room_by).
     room_maker: OnceLock<RoomMaker>,
@@ -181,13 +181,16 @@ impl Changes {
     fn reserve_time(&self) {
         /// How exactly the log tells the time of changes outside transactions, in nanoseconds.
         const RESOLUTION: u64 = 1_000_000;
-        let (now, last) = (now(), self.last_time.load(Ordering::Relaxed));
-        // Relaxed: one record too many does no harm. If the clock went back, so does the time in the log.
+        // Acquire: a thread that finds a time here reserves its record after that of the time.
+        let (now, last) = (now(), self.last_time.load(Ordering::Acquire));
+        // If the clock went back, so does the time in the log.
         if now.abs_diff(last) >= RESOLUTION
             && PENDING_TIME.get().is_none()
-            && self.last_time.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && let Ok(reservation) = self.log.reserve(TIME_BYTES)
         {
+            // Release, and not earlier: others would log their changes before the time. Threads that come meanwhile log the
+            // time, too, and a record too many does no harm.
+            self.last_time.store(now, Ordering::Release);
             PENDING_TIME.set(Some((self.number, reservation.into_lsn(), now)));
         }
     }
@@ -411,3 +414,5 @@ fn as_io_error(error: LogError) -> io::Error {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests;
+#[cfg(test)]
+mod times_tests;
