@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use vellum_access::{ChangeRecord, PageChange, SpaceEvent};
+use vellum_access::{ChangeRecord, PageChange, RecordKind, SpaceEvent};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
 use vellum_pool::PoolError;
 use vellum_vm::{AlignedBuffer, Directory, File};
@@ -196,7 +196,7 @@ pub(super) fn replay(
     let options = LogOptions { segment_bytes, ..LogOptions::new(backup.database()) };
     let mut rebuilt = LogRebuilder::begin(directory, &options, undo)?;
     let mut outside = Outside { file, pages: 0, end: backup.file_pages(), there: Vec::new() };
-    let (mut time, mut stopped, mut is_past) = (0, None, false);
+    let (mut time, mut committed, mut stopped, mut is_past) = (0, 0, None, false);
     let is_passed = stream.read(|record| {
         let told = LogRecord::decode(record.payload);
         let later = match &told {
@@ -211,6 +211,9 @@ pub(super) fn replay(
         }
         is_past = is_beyond && matches!(told, LogRecord::End(_));
         time = later;
+        if is_commit(&record, &told) {
+            committed = time;
+        }
         if record.lsn >= redo {
             outside.add(&record, &told, backup.end())?;
         } else if let LogRecord::Contents(first, pages) = told {
@@ -227,10 +230,23 @@ pub(super) fn replay(
         return Err(before_backup());
     }
     if !is_passed && (!is_all_there || end < backup.end()) {
-        return Err(BackupError::AfterArchive { end, last: shown(time) }.into());
+        return Err(BackupError::AfterArchive { end, last: shown(committed) }.into());
     }
     let end = rebuilt.finish()?;
-    Ok((RestoredPoint { end, time: shown(time) }, outside.end))
+    Ok((RestoredPoint { end, time: shown(committed) }, outside.end))
+}
+
+/// Whether a record commits something: a transaction, or what is none. The time of day stands before what it is for, which may lie beyond
+/// the point.
+fn is_commit(record: &Record<'_>, told: &LogRecord<'_>) -> bool {
+    match told {
+        LogRecord::End(end) => end.is_committed,
+        LogRecord::Change => {
+            let kind = ChangeRecord::decode(record.payload).map(|change| change.kind);
+            matches!(kind, Ok(RecordKind::Single | RecordKind::Last(_)))
+        }
+        _ => false,
+    }
 }
 
 /// What was written past the log.

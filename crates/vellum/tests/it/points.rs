@@ -171,3 +171,31 @@ fn what_lies_before_a_gap_can_be_restored() {
         }
     }
 }
+
+/// The time of day is logged before the operation that it is for. If that is not restored, it is not the time of a commit.
+#[test]
+fn the_time_of_a_point_is_that_of_the_last_commit_before_it() {
+    let disks = Disks::new();
+    let database = disks.create();
+    let table = database.create_table("table").unwrap();
+    disks.back_up(&database);
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let mut commits = Vec::new();
+    for value in ["first", "second", "third"] {
+        // Each is logged with a time of its own.
+        std::thread::sleep(Duration::from_millis(5));
+        table.put("key", value).unwrap();
+        commits.push(changes.next().unwrap().unwrap());
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    database.run(|transaction| transaction.put(&table, "key", "fourth")).unwrap();
+    commits.push(changes.next().unwrap().unwrap());
+    database.archive_log().unwrap();
+    for (index, value) in ["first", "second", "third"].into_iter().enumerate() {
+        for until in [Until::Lsn(commits[index].lsn), Until::Before(commits[index + 1].lsn)] {
+            let (restored, found) = disks.restore(until).unwrap();
+            assert_eq!(found.as_deref(), Some(value.as_bytes()), "{until:?}");
+            assert_eq!(restored.point.unwrap().time, commits[index].time, "{until:?}");
+        }
+    }
+}
