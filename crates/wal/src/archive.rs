@@ -444,6 +444,11 @@ impl ArchiveReader {
         }
     }
 
+    /// Whether it is to begin where the log has nothing: after the place where it ended, and before the one where it went on.
+    pub(crate) fn begins_between(&self) -> bool {
+        self.next.is_some_and(|next| next.follows < self.at && self.at < next.start)
+    }
+
     /// Where the next record begins, or the archive ends.
     pub fn at(&self) -> Lsn {
         self.at

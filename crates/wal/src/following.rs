@@ -220,7 +220,13 @@ impl FollowingReader {
             let at = parts.iter().position(|source| source.part.start == begin)?;
             Some(parts.swap_remove(at))
         });
+        // Between two parts there is nothing to go on with, but where a segment was begun to which nothing was written. Another place may be
+        // one of a lost database, of which this one was restored as it was earlier.
+        let is_start = |at: Lsn| self.source.log.device().geometry().is_start(at.0);
         match archive.get()?.read_then(self.at, rest) {
+            Ok(reader) if reader.begins_between() && !is_start(self.at) => {
+                Err(ArchiveError::Record { at: self.at }.into())
+            }
             Ok(reader) => Ok(Reader::Archive(Box::new(reader))),
             Err(ArchiveError::Missing { oldest, .. }) => {
                 Err(LogError::Missing { from: self.at, oldest: oldest.unwrap_or(Lsn(0)) })

@@ -68,6 +68,11 @@ impl Geometry {
     pub fn start(self, number: u64) -> u64 {
         number * self.payload()
     }
+
+    /// Whether a segment begins at `lsn`.
+    pub fn is_start(self, lsn: u64) -> bool {
+        lsn.is_multiple_of(self.payload())
+    }
 }
 
 /// What a segment says about itself and the segment before it.

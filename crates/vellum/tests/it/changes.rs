@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 use vellum::{
-    Changes, ChangesFrom, ChangesOptions, Commit, Contents, Database, Durability, Error, ErrorKind, Event,
-    Lsn, Options, TransactionOptions,
+    Backup, BackupOptions, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Database, Durability, Error,
+    ErrorKind, Event, Lsn, Options, RestoreOptions, TransactionOptions,
 };
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 
@@ -424,4 +424,49 @@ fn the_place_of_a_commit_is_that_of_its_record_whatever_it_frees() {
     assert!(held.is_some());
     table.put("large", large(9)).unwrap();
     assert!(old.commit_async().unwrap().is_none());
+}
+
+/// A database that was restored lacks what its archive lacked. A feed that has told that of the lost one does not go on with the restored one
+/// as if nothing had happened.
+#[test]
+fn a_place_that_the_lost_database_has_told_is_none_of_the_restored_one() {
+    let disk = |seed| Arc::new(SimulatedDisk::new(seed));
+    let (archive, backups, made, later) = (disk(32), disk(33), disk(34), disk(35));
+    let lost = create(&disk(31), &options().log_archive_in(archive.clone()));
+    let table = lost.create_table("table").unwrap();
+    lost.backup_in(backups.clone(), "backup", BackupOptions::default()).unwrap();
+    let mut changes = lost.changes(ChangesFrom::Now).unwrap();
+    // The restored one has to undo something, so its log does not end where a segment begins.
+    let held = lost.begin().unwrap();
+    held.put(&table, "held", "value").unwrap();
+    let archived = lost.archive_log().unwrap();
+    let backup = Backup::open_in(&*backups, "backup").unwrap();
+    let how = RestoreOptions::default().archive_in(archive);
+    Backup::restore_in(&[backup], made.clone(), NAME, &options(), how).unwrap();
+    let mut told = Vec::new();
+    for number in 0..100_u8 {
+        table.put([number], [7; 900]).unwrap();
+        told.push(changes.next().unwrap().unwrap().position);
+    }
+    assert!(told.iter().all(|position| *position > archived));
+    let open = || Database::open_in(made.clone(), NAME, &options().log_archive_in(later.clone())).unwrap();
+    let mut restored = open();
+    let begin = restored.changes(ChangesFrom::Now).unwrap().position();
+    assert!(told.iter().any(|position| *position < begin));
+    for is_archived in [false, true] {
+        restored.table("table").unwrap().put([is_archived.into()], "of the restored one").unwrap();
+        for position in &told {
+            let error = restored.changes(*position).map(|changes| changes.position());
+            let error = error.expect_err("it is of the lost one");
+            let is_right = matches!(error, Error::NoSuchPosition { .. } | Error::ChangesDiscarded { .. });
+            assert!(is_right, "{position}: {error}");
+        }
+        let count = all(&mut restored.changes(begin).unwrap()).len();
+        assert_eq!(count, 1 + usize::from(is_archived));
+        if !is_archived {
+            restored.archive_log().unwrap();
+            restored.close().unwrap();
+            restored = open();
+        }
+    }
 }
