@@ -87,14 +87,15 @@ impl Gathering {
     /// From where on the log is needed for what has not ended, if everything before `at` has been taken.
     pub fn needed(&self, at: Lsn) -> Lsn {
         let open = self.open.values().map(|open| open.from);
-        let is_recent = |group: &&Group| group.first.0 >= at.0.saturating_sub(KEPT_BYTES);
-        let groups = self.groups.values().filter(is_recent).map(|group| group.from);
-        open.chain(groups).min().unwrap_or(at).min(self.contents_before(at))
+        open.min().unwrap_or(at).min(self.unended_before(at))
     }
 
-    /// The place before `at` of the first contents written past the log to which no change has referred yet.
-    pub fn contents_before(&self, at: Lsn) -> Lsn {
-        self.contents.oldest(Lsn(at.0.saturating_sub(KEPT_BYTES))).unwrap_or(at)
+    /// The place before `at` from which on a feed finds all of what is no transaction and has not ended: groups of records, and
+    /// contents written past the log to which no change has referred yet.
+    pub fn unended_before(&self, at: Lsn) -> Lsn {
+        let recent = Lsn(at.0.saturating_sub(KEPT_BYTES));
+        let groups = self.groups.values().filter(|group| group.first >= recent).map(|group| group.from);
+        groups.chain(self.contents.oldest(recent)).min().unwrap_or(at)
     }
 
     /// The transaction that a record commits if it began before `begin`, or not all of it was gathered, and from where

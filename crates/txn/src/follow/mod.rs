@@ -147,9 +147,9 @@ impl Follower {
                 self.position = commit.end;
                 return Ok(Some(commit));
             }
-            // What was written past the log and is committed later is read again by a feed that begins there.
+            // What is no transaction and ends later, and what was written past the log for it, is read again by a feed that begins there.
             let at = self.reader.at();
-            self.position = self.position.max(self.gathering.contents_before(at));
+            self.position = self.position.max(self.gathering.unended_before(at));
             if self.reader.at() >= durable {
                 return Ok(None);
             }

@@ -10,7 +10,8 @@ use crate::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::Duration,
 };
 use vellum::{
@@ -501,4 +502,63 @@ fn run(seed: u64) -> Check {
 #[test]
 fn feeds() {
     for_seeds(40, run);
+}
+
+/// A load that is no transaction may be durable in part where a feed has come to. Where that is, another one goes on that has all of it.
+#[test]
+fn a_feed_that_goes_on_while_a_load_is_logged_has_all_of_it() {
+    fn load(seed: u64) -> Check {
+        let options = Options::default()
+            .pool_bytes(1 << 20)
+            .capacity_bytes(256 << 20)
+            .log_buffer_bytes(4 << 20)
+            .log_whole_values(true)
+            .huge_pages(false);
+        let database =
+            Database::create_in(Arc::new(SimulatedDisk::new(seed)), NAME, &options).map_err(told)?;
+        let table = database.create_table("table").map_err(told)?;
+        let mut changes = database.changes(ChangesFrom::Now).map_err(told)?;
+        let (pushed, is_pushed) = mpsc::channel();
+        let (held, is_held) = mpsc::channel();
+        let is_loaded = thread::scope(|scope| {
+            let table = &table;
+            let loading = scope.spawn(move || {
+                let mut loader = table.bulk_loader()?;
+                // The last values are large ones, of each of which a change of its own tells.
+                let value = |key| vec![7; if key < 1000 { 300 } else { 3000 }];
+                (0..1020_u32).try_for_each(|key| loader.push(key.to_be_bytes(), value(key)))?;
+                let _ = pushed.send(());
+                let _ = is_held.recv();
+                loader.finish()
+            });
+            is_pushed.recv().map_err(told)?;
+            // What the load logs before its last record is there, and it waits for this transaction.
+            let transaction = database.begin().map_err(told)?;
+            transaction.put(table, "in the way", "of the load").map_err(told)?;
+            let end = || database.log_state().map(|state| state.appended_bytes);
+            let begin = end();
+            held.send(()).map_err(told)?;
+            let mut last = begin;
+            while end() == begin || end() != last {
+                last = end();
+                thread::sleep(Duration::from_millis(2));
+            }
+            database.sync().map_err(told)?;
+            if let Some(commit) = changes.next().map_err(told)? {
+                return Err(format!("a commit is told that was none: {commit:?}"));
+            }
+            changes = database.changes(changes.position()).map_err(told)?;
+            transaction.rollback().map_err(told)?;
+            Ok(loading.join().map_err(|_| "it panicked")?.is_ok())
+        })?;
+        let told_of = changes.next().map_err(told)?.and_then(|commit| commit.changes.into_iter().next());
+        let is_whole = match told_of.map(|change| change.event) {
+            Some(Event::Loaded { records }) => records.for_each(|_, _| Ok(true)).map_err(told)?,
+            // It has not waited long enough.
+            None if !is_loaded => return load(seed),
+            other => return Err(format!("it is told as {other:?}")),
+        };
+        if is_whole { Ok(()) } else { Err("not all of it is told".to_owned()) }
+    }
+    for_seeds(1, load);
 }

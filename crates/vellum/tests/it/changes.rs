@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 use vellum::{
-    Backup, BackupOptions, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Database, Durability, Error,
-    ErrorKind, Event, Lsn, Options, RestoreOptions, TransactionOptions,
+    Backup, BackupOptions, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Database, Durability,
+    Error, ErrorKind, Event, Lsn, Options, RestoreOptions, TransactionOptions,
 };
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 
