@@ -117,7 +117,8 @@ async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Res
     loop {
         let perform = |tree: Tree<'_, Pool>| perform_on(tree, &key, &task);
         let done = with_result(perform, |change| table.change_and_commit(change));
-        drop(baton.take());
+        // A waker may run its task at once, which commits something and waits for it: that is not what this one waits for.
+        inner.durable.keep_last_change(|| drop(baton.take()));
         let left = running::PATIENCE.saturating_sub(begun.elapsed());
         let conflict = match done {
             Ok(done) => {

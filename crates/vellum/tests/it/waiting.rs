@@ -1,17 +1,21 @@
 //! Waiting for the transaction with which there was a conflict.
 
-use crate::support::options;
+use crate::{asynchronous::block_on, support::options};
 use std::{
+    future::Future,
     iter,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
+        mpsc,
     },
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
-use vellum::{Database, Error, Table, TransactionOptions};
-use vellum_vm::SimulatedDisk;
+use vellum::{Database, Error, Result, Table, TransactionOptions};
+use vellum_vm::{FileOperation, SimulatedDisk};
 
 /// A time that is not over in this test.
 const LONG: Duration = Duration::from_secs(60);
@@ -252,4 +256,79 @@ fn a_transaction_whose_work_passes_over_its_conflict_is_run_again() {
     });
     assert!(matches!(ended, Err(Error::Ended)));
     assert_eq!(attempts, 1);
+}
+
+type Task = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// A task that is run at once by the thread that wakes it, as some runtimes do.
+struct AtOnce {
+    task: Mutex<Option<Task>>,
+    /// How often it was woken.
+    woken: AtomicU32,
+    done: mpsc::Sender<Result<()>>,
+}
+
+impl AtOnce {
+    /// Runs it for the first time.
+    fn begin(
+        task: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> (Arc<Self>, mpsc::Receiver<Result<()>>) {
+        let (done, outcome) = mpsc::channel();
+        let task = Arc::new(Self { task: Mutex::new(Some(Box::pin(task))), woken: AtomicU32::new(0), done });
+        task.clone().wake();
+        (task, outcome)
+    }
+}
+
+impl Wake for AtOnce {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, Ordering::SeqCst);
+        let waker = Waker::from(self.clone());
+        // A thread that wakes it while it runs leaves it to the one that runs it.
+        while let Ok(mut task) = self.task.try_lock() {
+            let woken = self.woken.load(Ordering::SeqCst);
+            let Some(running) = &mut *task else { return };
+            if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(&waker)) {
+                *task = None;
+                // The test may be over.
+                let _ = self.done.send(done);
+                return;
+            }
+            drop(task);
+            if self.woken.load(Ordering::SeqCst) == woken {
+                return;
+            }
+        }
+    }
+}
+
+/// Both wait for one transaction. The first lets the second go on, which runs in its thread, and makes a change of its own.
+#[test]
+fn a_change_that_lets_the_next_one_go_on_waits_for_the_log_all_the_same() {
+    let mut rounds = 0..100;
+    loop {
+        assert!(rounds.next().is_some(), "the second one never ran inside the first");
+        let disk = SimulatedDisk::new(8);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        let table = database.create_table("table").unwrap();
+        let other = database.begin().unwrap();
+        other.put(&table, "key", "0").unwrap();
+        let mut first = Box::pin(table.put_async("key", "1"));
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(context).is_pending());
+        let second = table.put_async("key", "2");
+        let (second, _outcome) = AtOnce::begin(async move { second.await.map(drop) });
+        other.commit().unwrap();
+        disk.fail_from_of(FileOperation::Sync, 1);
+        let woken = second.woken.load(Ordering::SeqCst);
+        let polled = first.as_mut().poll(context);
+        let has_run = second.woken.load(Ordering::SeqCst) > woken;
+        let done = if let Poll::Ready(done) = polled { done } else { block_on(first) };
+        // On a busy machine they may have waited for too long.
+        if has_run && !matches!(done, Err(Error::Conflict { .. })) {
+            let refused = done.expect_err("it is not durable");
+            assert_eq!(refused.kind(), vellum::ErrorKind::OutcomeUnknown, "{refused}");
+            break;
+        }
+    }
 }
