@@ -302,6 +302,15 @@ impl Transaction {
     /// # Errors
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
+        self.rollback_before(pool, || {})
+    }
+
+    /// As [`rollback`](Self::rollback), and calls `after` when everything has been undone, before those that wait for the
+    /// transaction are called: a waker may run its task at once. `after` must not use the transaction.
+    ///
+    /// # Errors
+    /// As for `rollback`; `after` has not been called then.
+    pub fn rollback_before(&self, pool: &Pool, after: impl FnOnce()) -> Result<(), TxnError> {
         let first = Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 });
         // Nobody asks for what a transaction that was rolled back has claimed.
         self.undo_to(pool, first, |_, _, _| ())?;
@@ -322,6 +331,7 @@ impl Transaction {
                 log_rollback(changes, number);
             }
         }
+        after();
         self.end(pool);
         Ok(())
     }

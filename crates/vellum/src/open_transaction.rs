@@ -83,10 +83,8 @@ impl OpenTransaction {
     /// Undoes everything. A later transaction, or the next opening of the database, undoes what cannot be undone now.
     fn undo(&mut self, pool: &Pool) -> Result<()> {
         self.is_ended = true;
-        let undone = self.transaction.rollback(pool);
-        if undone.is_ok() {
-            self.undo_owned(None);
-        } else {
+        let undone = self.transaction.rollback_before(pool, || self.undo_owned(None));
+        if undone.is_err() {
             let owned = std::mem::take(&mut *lock(&self.owned));
             self.inner.undo_later(Box::new(Failed { transaction: self.transaction.clone(), owned }));
         }
@@ -108,9 +106,7 @@ struct Failed {
 
 impl NotUndone for Failed {
     fn undo(&mut self, inner: &Inner) -> Result<()> {
-        self.transaction.rollback(inner.durable.pool())?;
-        self.owned.undo(inner, None);
-        Ok(())
+        Ok(self.transaction.rollback_before(inner.durable.pool(), || self.owned.undo(inner, None))?)
     }
 
     fn extents(&self) -> Vec<Extent> {

@@ -332,3 +332,24 @@ fn a_change_that_lets_the_next_one_go_on_waits_for_the_log_all_the_same() {
         }
     }
 }
+
+/// The rollback would wait for the task, and the task for the table.
+#[test]
+fn a_task_that_is_run_by_a_rollback_finds_the_table_free() {
+    let (database, table) = database(9);
+    let other = database.begin().unwrap();
+    other.clear_table("table").unwrap();
+    let (tasks, changed) = (database.clone(), table.clone());
+    let (_task, outcome) = AtOnce::begin(async move {
+        let put = |transaction: Arc<vellum::Transaction>| {
+            let table = changed.clone();
+            async move { transaction.put_async(&table, "key", "1").await.map(drop) }
+        };
+        tasks.run_async(put).await
+    });
+    let (ended, ends) = mpsc::channel();
+    thread::spawn(move || ended.send(other.rollback()));
+    ends.recv_timeout(LONG).expect("it waits for itself").unwrap();
+    outcome.recv_timeout(LONG).unwrap().unwrap();
+    assert_eq!(table.get("key").unwrap().unwrap(), b"1");
+}
