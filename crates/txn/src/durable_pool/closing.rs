@@ -5,6 +5,7 @@ use crate::{
     TxnError,
     checkpoint::{CheckpointThread, wait_before},
 };
+use std::io;
 
 impl DurablePool {
     /// Brings the file up to date, marks it as closed, and removes the log. The next change opens it again only if
@@ -66,5 +67,14 @@ impl DurablePool {
             changes.begin_checkpoint(|end| end());
         }
         closed
+    }
+}
+
+impl Drop for Logged {
+    /// A commit may still be waited for, which does not keep the database open. If this was not closed, nobody flushes the log
+    /// any more; nor may the one that waits, because the log may have been opened anew.
+    fn drop(&mut self) {
+        // Of a database that was closed all is durable, and its log has ended already.
+        self.changes.log.fail(io::Error::other("the database is gone, and was not closed"));
     }
 }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum::Database;
-use vellum_vm::SimulatedDisk;
+use vellum_vm::{FileOperation, SimulatedDisk};
 
 /// Whether it becomes true soon.
 fn soon(is_so: impl Fn() -> bool) -> bool {
@@ -170,4 +170,38 @@ fn a_panic_of_the_thread_that_writes_the_log_ends_the_log() {
         // Others are told the same.
         assert!(table.put(b"key", b"value").unwrap_err().to_string().contains("panicked"));
     }
+}
+
+/// A commit that is waited for does not keep the database open. Nobody flushes the log any more, and another opening may have
+/// it.
+#[test]
+fn a_commit_that_is_not_durable_yet_is_told_when_its_database_goes_without_being_closed() {
+    let disk = SimulatedDisk::new(1);
+    // A checkpoint would flush the log.
+    let options = options().background_checkpoints(false);
+    let begin = || {
+        let database = Database::open_in(Arc::new(disk.clone()), "data", &options).unwrap();
+        let table = database.table("table").unwrap();
+        let transaction = database.begin().unwrap();
+        transaction.put(&table, b"key", b"value").unwrap();
+        let arrival = transaction.commit_async().unwrap().unwrap();
+        // After a panic the database is not closed.
+        let panicked = thread::spawn(move || {
+            let _last = (table, database);
+            panic!("of the caller");
+        });
+        panicked.join().unwrap_err();
+        arrival
+    };
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+    database.create_table("table").unwrap();
+    database.close().unwrap();
+    let told = ready(begin()).unwrap_err().to_string();
+    assert!(told.contains("the database is gone, and was not closed"), "{told}");
+    let arrival = begin();
+    let writes = disk.counts().of(FileOperation::Write);
+    arrival.wait().unwrap_err();
+    assert_eq!(disk.counts().of(FileOperation::Write), writes, "it has written to the log of others");
+    let database = Database::open_in(Arc::new(disk), "data", &options).unwrap();
+    assert!(database.verify(|_| {}).is_clean());
 }
