@@ -8,7 +8,7 @@
 
 use crate::file::{File, FileDescription, FileOptions};
 use crate::lock::open_locked;
-use crate::plain::{Plain, file_offset};
+use crate::plain::{Plain, check_size_limit, file_offset};
 use crate::queue::{DiskQueue, Queue};
 use crate::request::{Operation, Request};
 use crate::ring::RingPool;
@@ -76,7 +76,7 @@ impl DiskFile {
         });
         let (file, created, (direct, rings)) = opened.map_err(|error| error.of_file(&path))?;
         Ok(Self {
-            plain: Plain { file, direct, read_only: options.read_only },
+            plain: Plain::new(file, direct, options.read_only),
             path,
             created,
             process: std::process::id(),
@@ -127,7 +127,7 @@ impl DiskFile {
         // By its descriptor, because its name may have changed.
         let name = format!("/proc/self/fd/{}", self.plain.file.as_raw_fd());
         let file = std::fs::OpenOptions::new().read(true).write(true).open(name)?;
-        Ok(self.cached.get_or_init(|| Plain { file, direct: false, read_only: self.plain.read_only }))
+        Ok(self.cached.get_or_init(|| Plain::new(file, false, self.plain.read_only)))
     }
 
     /// Notes that the size, or other metadata of the file system, has changed.
@@ -160,7 +160,7 @@ impl File for DiskFile {
 
     unsafe fn run(&self, requests: &mut [Request]) {
         let writes = || requests.iter().any(|request| request.operation == Operation::Write);
-        let ringless = requests.len() < 2 || (self.plain.read_only && writes());
+        let ringless = requests.len() < 2 || requests.iter().any(|request| self.plain.refuses(request));
         let _writing = writes().then(|| self.begin_writing());
         match &self.rings {
             Some(rings) if !ringless => {
@@ -443,24 +443,4 @@ fn allocate(descriptor: RawFd, from: u64, to: u64) -> io::Result<()> {
 /// Whether the file system cannot allocate ahead, as opposed to having no space.
 fn lacks_allocation(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))
-}
-
-/// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE). The kernel would send a signal that ends the
-/// process.
-fn check_size_limit(to: u64) -> io::Result<()> {
-    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
-    let most = unsafe {
-        if libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) != 0 {
-            return Ok(());
-        }
-        limit.assume_init().rlim_cur
-    };
-    if most != libc::RLIM_INFINITY && to > most {
-        let message = format!(
-            "{to} bytes are more than this process may have in a file ({most}): raise `ulimit -f` (RLIMIT_FSIZE)"
-        );
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-    }
-    Ok(())
 }

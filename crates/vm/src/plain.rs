@@ -3,7 +3,9 @@
 use crate::request::{Operation, Request};
 use crate::transfer::{Transfer, transfer_all};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file on a file system, and the permitted ways of using it.
 #[derive(Debug)]
@@ -11,12 +13,18 @@ pub(crate) struct Plain {
     pub file: std::fs::File,
     pub direct: bool,
     pub read_only: bool,
+    /// The process's limit on files when it was last looked at; 0 before.
+    size_limit: AtomicU64,
 }
 
 impl Plain {
+    pub fn new(file: std::fs::File, direct: bool, read_only: bool) -> Self {
+        Self { file, direct, read_only, size_limit: AtomicU64::new(0) }
+    }
+
     /// Another handle on the same open file.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { file: self.file.try_clone()?, direct: self.direct, read_only: self.read_only })
+        Ok(Self::new(self.file.try_clone()?, self.direct, self.read_only))
     }
 
     /// Refuses a change of a file that was opened read-only.
@@ -27,9 +35,22 @@ impl Plain {
         Ok(())
     }
 
-    /// Whether the request would change a file that was opened read-only.
+    /// Refuses a change of a file that was opened read-only, and a write beyond the process's limit on files: a file may be
+    /// longer than that, because another process has made it so.
+    fn check_write(&self, offset: u64, bytes: usize) -> io::Result<()> {
+        self.check_writable()?;
+        let end = offset.saturating_add(bytes as u64);
+        // Relaxed, here and below: the number orders nothing. Looking at the limit anew each time would cost a system call.
+        if end <= self.size_limit.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.size_limit.store(check_size_limit(end)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the request is a write that is [refused](Self::check_write).
     pub fn refuses(&self, request: &Request) -> bool {
-        self.read_only && request.operation == Operation::Write
+        request.operation == Operation::Write && self.check_write(request.offset, request.bytes).is_err()
     }
 
     /// # Safety
@@ -46,7 +67,7 @@ impl Plain {
     /// # Safety
     /// As for [`File::write`](crate::File::write).
     pub unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
-        self.check_writable()?;
+        self.check_write(offset, bytes)?;
         let descriptor = self.file.as_raw_fd();
         transfer_all(Transfer::new(bytes, true, self.direct), |done, length| {
             let at = file_offset(offset, done)?;
@@ -104,4 +125,27 @@ pub(crate) fn file_offset(offset: u64, done: usize) -> io::Result<libc::off_t> {
 /// The number of bytes that `pread` or `pwrite` moved.
 fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
+}
+
+/// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE), and returns the limit. The kernel would send a signal
+/// that ends the process.
+pub(crate) fn check_size_limit(to: u64) -> io::Result<u64> {
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
+    let most = unsafe {
+        if libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) != 0 {
+            return Ok(u64::MAX);
+        }
+        limit.assume_init().rlim_cur
+    };
+    if most == libc::RLIM_INFINITY {
+        return Ok(u64::MAX);
+    }
+    if to > most {
+        let message = format!(
+            "{to} bytes are more than this process may have in a file ({most}): raise `ulimit -f` (RLIMIT_FSIZE)"
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(most)
 }

@@ -4,6 +4,7 @@
 mod refuse;
 
 use refuse::refuse;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vellum_base::PAGE_SIZE;
@@ -110,6 +111,48 @@ fn io_uring_refused_later_is_done_without() {
                 }
             });
         });
+    }
+}
+
+#[test]
+fn a_write_beyond_the_limit_on_file_sizes_is_an_error_and_not_a_signal() {
+    for engine in [IoEngine::Pread, IoEngine::IoUring] {
+        let directory = tempfile::tempdir().unwrap();
+        let Ok(file) = open(directory.path(), Some(engine)) else { continue };
+        // Another process, which has no such limit, may have made it so long.
+        file.grow(10 * PAGE_SIZE as u64).unwrap();
+        let page = AlignedBuffer::new(PAGE_SIZE);
+        let place = |page: u64| page * PAGE_SIZE as u64;
+        let is_refused = |result: &std::io::Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::FileTooLarge);
+        // In a child, because the limit is the whole process's.
+        // SAFETY: the child makes system calls, builds errors, and leaves; the page outlives all requests.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                let limit = libc::rlimit { rlim_cur: place(5), rlim_max: place(5) };
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                let write = |at| Request::write(place(at), page.as_ptr(), PAGE_SIZE);
+                let alone = [4, 5].map(|at| file.write(place(at), page.as_ptr(), PAGE_SIZE));
+                let mut batch = [write(4), write(5)];
+                file.run(&mut batch);
+                let batch = batch.map(|request| request.result);
+                let mut queue = file.queue(2).unwrap();
+                queue.submit(write(5), 0);
+                let mut queued = Vec::new();
+                queue.reap(Wait::ForAll, &mut queued);
+                let cached = file.write_cached_from(place(5), &page);
+                let refused = [&alone[1], &batch[1], &queued[0].result, &cached];
+                let are_refused = refused.into_iter().all(is_refused);
+                let is_allowed = alone[0].is_ok() && batch[0].is_ok();
+                libc::_exit(i32::from(are_refused) + 2 * i32::from(is_allowed));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert!(libc::WIFEXITED(status), "{engine}: killed by signal {}", libc::WTERMSIG(status));
+        assert_eq!(libc::WEXITSTATUS(status), 3, "{engine}");
     }
 }
 
