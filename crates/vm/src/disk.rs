@@ -27,7 +27,8 @@ use vellum_base::PAGE_SIZE;
 /// releases the lock.
 #[derive(Debug)]
 pub struct DiskFile {
-    plain: Plain,
+    /// Its queues have it, too: they need no descriptor of their own.
+    plain: Arc<Plain>,
     path: PathBuf,
     /// Whether opening it created it.
     created: bool,
@@ -76,7 +77,7 @@ impl DiskFile {
         });
         let (file, created, (direct, rings)) = opened.map_err(|error| error.of_file(&path))?;
         Ok(Self {
-            plain: Plain::new(file, direct, options.read_only),
+            plain: Arc::new(Plain::new(file, direct, options.read_only)),
             path,
             created,
             process: std::process::id(),
@@ -189,7 +190,7 @@ impl File for DiskFile {
 
     fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
         let writing = (!self.plain.direct).then(|| self.writing.clone());
-        Ok(Box::new(DiskQueue::new(self.plain.try_clone()?, depth, self.rings.is_some(), writing)))
+        Ok(Box::new(DiskQueue::new(self.plain.clone(), depth, self.rings.is_some(), writing)))
     }
 
     fn sync(&self) -> io::Result<()> {

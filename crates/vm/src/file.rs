@@ -78,7 +78,8 @@ pub trait File: Send + Sync + fmt::Debug {
     /// work of the caller. It may outlive the file.
     ///
     /// # Errors
-    /// If the process can have no more file descriptors.
+    /// If the system refuses what it needs. The queue of a [`DiskFile`](crate::DiskFile) needs nothing: where it can have no
+    /// ring, its requests are done as they are submitted.
     fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>>;
 
     /// Makes all completed writes and the size durable.

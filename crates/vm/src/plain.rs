@@ -22,11 +22,6 @@ impl Plain {
         Self { file, direct, read_only, size_limit: AtomicU64::new(0) }
     }
 
-    /// Another handle on the same open file.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self::new(self.file.try_clone()?, self.direct, self.read_only))
-    }
-
     /// Refuses a change of a file that was opened read-only.
     pub fn check_writable(&self) -> io::Result<()> {
         if self.read_only {

@@ -90,7 +90,7 @@ pub(crate) struct DiskQueue {
     /// Whether there should be one.
     with_ring: bool,
     depth: usize,
-    plain: Plain,
+    plain: Arc<Plain>,
     /// Locked while a thread writes through the system's page cache, if the file's writes do.
     writing: Option<Arc<Mutex<()>>>,
     done: Vec<Completion>,
@@ -109,7 +109,7 @@ struct Ring {
 }
 
 impl DiskQueue {
-    pub fn new(plain: Plain, depth: u32, with_ring: bool, writing: Option<Arc<Mutex<()>>>) -> Self {
+    pub fn new(plain: Arc<Plain>, depth: u32, with_ring: bool, writing: Option<Arc<Mutex<()>>>) -> Self {
         let depth = depth.clamp(1, 4096);
         let ring = if with_ring { Ring::new(depth, &plain).ok() } else { None };
         Self { ring, with_ring, depth: depth as usize, plain, writing, done: Vec::new() }

@@ -115,6 +115,24 @@ fn io_uring_refused_later_is_done_without() {
 }
 
 #[test]
+fn a_queue_needs_no_descriptor_of_its_own() {
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), None).unwrap();
+        use_file(&file);
+        refuse(libc::SYS_io_uring_setup, libc::EMFILE);
+        refuse(libc::SYS_fcntl, libc::EMFILE);
+        let mut queue = file.queue(8).unwrap();
+        let (mut page, mut done) = (AlignedBuffer::new(PAGE_SIZE), Vec::new());
+        // SAFETY: the page outlives the request, which is reaped below.
+        unsafe { queue.submit(Request::read(0, page.as_mut_ptr(), PAGE_SIZE), 7) };
+        queue.reap(Wait::ForAll, &mut done);
+        assert!(done.len() == 1 && done[0].result.is_ok(), "{done:?}");
+        assert_eq!((page[0], page[2000]), (0, 2));
+    });
+}
+
+#[test]
 fn a_write_beyond_the_limit_on_file_sizes_is_an_error_and_not_a_signal() {
     for engine in [IoEngine::Pread, IoEngine::IoUring] {
         let directory = tempfile::tempdir().unwrap();
