@@ -146,7 +146,7 @@ pub(crate) fn hand_over(table: &Handle, key: Vec<u8>, task: Task<Vec<u8>>, waker
     lock(&slot.state).waker = Some(waker.clone());
     let (inner, open) = (table.inner.clone(), table.open.clone());
     let order = Order { inner, open, key, task, slot: Owed::new(slot.clone()) };
-    match table.inner.driver.get_or_init(|| Driver::start(run_orders)) {
+    match Driver::of(&table.inner.driver, run_orders) {
         Some(driver) => driver.put(order),
         // The system cannot start a thread: the operation is done here, and blocks.
         None => run_orders(vec![order], &Vec::new),

@@ -4,7 +4,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 use vellum_base::primitive::{Condvar, Mutex, MutexGuard, thread};
 
@@ -15,9 +15,20 @@ pub(crate) struct Driver<O> {
 }
 
 impl<O: Send + 'static> Driver<O> {
+    /// The driver that belongs there, which is started if there is none yet; none if the system cannot start a thread now.
+    /// `run` is as for [`start`](Self::start).
+    pub fn of(place: &OnceLock<Self>, run: fn(Vec<O>, &dyn Fn() -> Vec<O>)) -> Option<&Self> {
+        if let Some(driver) = place.get() {
+            return Some(driver);
+        }
+        let started = Self::start(run)?;
+        // If another thread was faster, the one that was started here ends.
+        Some(place.get_or_init(|| started))
+    }
+
     /// Starts the thread; none if the system cannot start one. `run` runs orders, and those that its second argument
     /// returns in between, until all are done.
-    pub fn start(run: fn(Vec<O>, &dyn Fn() -> Vec<O>)) -> Option<Self> {
+    fn start(run: fn(Vec<O>, &dyn Fn() -> Vec<O>)) -> Option<Self> {
         let state = Mutex::new(InboxState { orders: Vec::new(), stop: false });
         let inbox = Arc::new(Inbox { state, changed: Condvar::new() });
         let shared = inbox.clone();

@@ -22,7 +22,7 @@ pub(crate) struct Alarm {
 
 /// The thread that wakes tasks.
 #[derive(Default)]
-pub(crate) struct Pauses(OnceLock<Option<Driver<Alarm>>>);
+pub(crate) struct Pauses(OnceLock<Driver<Alarm>>);
 
 impl Pauses {
     /// Waits for the given time.
@@ -39,7 +39,7 @@ impl Pauses {
                 return Poll::Pending;
             }
             entered = Some(waker.clone());
-            match self.0.get_or_init(|| Driver::start(ring)) {
+            match Driver::of(&self.0, ring) {
                 Some(driver) => driver.put(Alarm { at, waker: waker.clone() }),
                 // The system cannot start a thread: the task is polled until the time has come.
                 None => {

@@ -43,7 +43,7 @@ pub(crate) trait NotUndone: Send {
 #[repr(align(64))]
 pub(crate) struct Inner {
     /// The thread of asynchronous calls, once a call has had to wait. It ends before the pool is dropped.
-    pub(crate) driver: OnceLock<Option<Driver<Order>>>,
+    pub(crate) driver: OnceLock<Driver<Order>>,
     /// Which of the tasks that run transactions has precedence.
     pub(crate) turns: Turns,
     /// Frees trees that nobody needs any more.

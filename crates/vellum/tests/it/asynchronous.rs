@@ -1,5 +1,8 @@
 //! Futures and submissions: answers, errors, closing, and other threads that want the same pages.
 
+#[path = "../../../vm/tests/common/refuse.rs"]
+mod refuse;
+
 use std::{
     collections::HashMap,
     future::Future,
@@ -469,4 +472,37 @@ fn a_record_is_reserved_when_its_leaf_is_in_memory() {
     assert_eq!(table.remove(key).unwrap_err().kind(), ErrorKind::Conflict);
     transaction.rollback().unwrap();
     assert!(table.remove(key).unwrap());
+}
+
+/// The read of a future that cannot be handed to the driver is done where the future is polled. That is so only as long as the
+/// system has no room for a thread.
+#[test]
+fn a_driver_that_could_not_be_started_is_started_later() {
+    let file = SimulatedFile::new(38);
+    let (database, table) = cold(&file);
+    let alone = table.clone();
+    let read = thread::spawn(move || {
+        for call in [libc::SYS_clone3, libc::SYS_clone] {
+            refuse::refuse(call, libc::EAGAIN);
+        }
+        block_on(alone.get_async(3000_u64.to_be_bytes()))
+    });
+    assert_eq!(read.join().unwrap().unwrap(), Some(value(3000, 1)));
+    let (held, later) = (file.hold_reads(), table.clone());
+    let (sender, polled) = mpsc::channel();
+    let read = thread::spawn(move || {
+        let mut future = Box::pin(later.get_async(4000_u64.to_be_bytes()));
+        let answer = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        sender.send(answer.is_pending()).unwrap();
+        block_on(future)
+    });
+    assert_eq!(
+        polled.recv_timeout(Duration::from_secs(20)),
+        Ok(true),
+        "it is polled, and waits for the read"
+    );
+    drop(held);
+    assert_eq!(read.join().unwrap().unwrap(), Some(value(4000, 1)));
+    drop(table);
+    database.close().unwrap();
 }
