@@ -150,14 +150,14 @@ impl Wait {
 
     /// Whether it may go on. If not, the task is woken when it may.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<Baton> {
+        // Wakers are the caller's code: they are cloned and dropped without the lock.
+        let waker = context.waker().clone();
         let mut state = lock(&self.waiter.state);
-        match state.baton.take() {
-            Some(baton) => Poll::Ready(baton),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
+        let baton = state.baton.take();
+        let needless = if baton.is_some() { Some(waker) } else { state.waker.replace(waker) };
+        drop(state);
+        drop(needless);
+        baton.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -226,6 +226,26 @@ mod tests {
         assert!(third.wait(Duration::ZERO).is_none());
         drop(baton);
         assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn a_waker_that_has_the_transaction_may_be_replaced() {
+        struct Ends(Arc<Waiting>);
+        impl std::task::Wake for Ends {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.end(1);
+            }
+        }
+        let waiting = Arc::new(Waiting::default());
+        let mut wait = Wait::begin(&waiting, 1);
+        let task = Waker::from(Arc::new(Ends(waiting.clone())));
+        assert!(wait.poll(&Context::from_waker(&task)).is_pending());
+        drop(task);
+        let later = &Context::from_waker(Waker::noop());
+        assert!(wait.poll(later).is_pending() && wait.poll(later).is_ready());
     }
 
     #[derive(Default)]

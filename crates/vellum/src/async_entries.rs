@@ -12,7 +12,6 @@
 use crate::{
     Entries, KeyRange, KeyType, Result, Table, Task, Transaction, ValueType,
     asynchronous::hand_over,
-    driver::lock,
     entries::{End, KeyAndValue, Source},
     shared::{Owned, Slot},
     transaction_future::FETCHES_MAX,
@@ -128,13 +127,10 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
             }
             let mut fetched = None;
             if let Some(slot) = &wait.fetch {
-                let mut state = lock(&slot.state);
-                fetched = state.result.take();
+                fetched = slot.take_or_wait(context.waker()).0;
                 if fetched.is_none() {
-                    state.waker = Some(context.waker().clone());
                     return Poll::Pending;
                 }
-                drop(state);
                 wait.fetch = None;
             }
             let may_wait = wait.fetches == FETCHES_MAX;

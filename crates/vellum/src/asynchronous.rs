@@ -182,12 +182,7 @@ impl<T> Future for TableFuture<T> {
                 ready = Poll::Ready(done);
             }
             let Some(slot) = &this.slot else { break ready };
-            let mut state = lock(&slot.state);
-            let (result, undone) = (state.result.take(), state.undone.take());
-            if result.is_none() && undone.is_none() {
-                state.waker = Some(context.waker().clone());
-            }
-            drop(state);
+            let (result, undone) = slot.take_or_wait(context.waker());
             match (undone, &this.table) {
                 // What was read may have been evicted again.
                 (Some(undone), _) if this.returned < RETURNS_MAX => {

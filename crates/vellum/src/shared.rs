@@ -494,17 +494,31 @@ pub(crate) struct Slot {
     pub(crate) state: Mutex<SlotState>,
 }
 
+/// The key of an operation, and the operation.
+type Undone = (Vec<u8>, Task<Vec<u8>>);
+
 #[derive(Default)]
 pub(crate) struct SlotState {
     pub(crate) result: Option<Result<Owned>>,
     /// A change that the future is to make itself: the path to its key was read, or could not be.
-    pub(crate) undone: Option<(Vec<u8>, Task<Vec<u8>>)>,
+    pub(crate) undone: Option<Undone>,
     pub(crate) waker: Option<Waker>,
 }
 
 impl Slot {
     pub(crate) fn fill(&self, result: Result<Owned>) {
         self.wake_with(|state| state.result = Some(result));
+    }
+
+    /// The result, or the change that is left to the future. If there is neither yet, `waker` is called when there is. It is
+    /// the caller's code, and so is that of the one before: both are cloned and dropped without the lock.
+    pub(crate) fn take_or_wait(&self, waker: &Waker) -> (Option<Result<Owned>>, Option<Undone>) {
+        let waker = waker.clone();
+        let mut state = lock(&self.state);
+        let told = (state.result.take(), state.undone.take());
+        let needless = if let (None, None) = &told { state.waker.replace(waker) } else { Some(waker) };
+        drop((state, needless));
+        told
     }
 
     fn wake_with(&self, change: impl FnOnce(&mut SlotState)) {
@@ -539,7 +553,7 @@ impl Owed {
     }
 
     /// Leaves a change to the future.
-    pub(crate) fn give_back(mut self, undone: (Vec<u8>, Task<Vec<u8>>)) {
+    pub(crate) fn give_back(mut self, undone: Undone) {
         if let Some(slot) = self.0.take() {
             slot.wake_with(|state| state.undone = Some(undone));
         }
@@ -566,5 +580,21 @@ mod tests {
         let slot = Arc::new(Slot::default());
         Owed::new(slot.clone()).fill(Ok(Owned::Removed(true)));
         assert!(matches!(lock(&slot.state).result, Some(Ok(Owned::Removed(true)))));
+    }
+
+    #[test]
+    fn wakers_are_dropped_without_the_lock() {
+        struct Looks(Arc<Slot>);
+        impl std::task::Wake for Looks {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Looks {
+            fn drop(&mut self) {
+                drop(self.0.state.try_lock().unwrap());
+            }
+        }
+        let slot = Arc::new(Slot::default());
+        assert!(slot.take_or_wait(&Waker::from(Arc::new(Looks(slot.clone())))).0.is_none());
+        assert!(slot.take_or_wait(Waker::noop()).0.is_none());
     }
 }

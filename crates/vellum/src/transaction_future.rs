@@ -12,7 +12,6 @@
 use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, Transaction, ValueType, Written,
     asynchronous::{hand_over, written},
-    driver::lock,
     handle::{Handle, perform_on},
     shared::{Owned, Slot},
     shown::shown_key,
@@ -88,13 +87,10 @@ impl<T> Future for TransactionFuture<'_, T> {
         let this = self.get_mut();
         loop {
             if let Some(slot) = &this.fetch {
-                let mut state = lock(&slot.state);
                 // If the driver cannot read something, the operation reports why.
-                if state.result.take().is_none() {
-                    state.waker = Some(context.waker().clone());
+                if slot.take_or_wait(context.waker()).0.is_none() {
                     return Poll::Pending;
                 }
-                drop(state);
                 this.fetch = None;
             }
             let task = match &this.task {
