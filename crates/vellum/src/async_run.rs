@@ -15,7 +15,7 @@ use std::{
     ops::ControlFlow,
     pin::pin,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 use vellum_txn::{Baton, TxnError, Wait};
@@ -125,7 +125,7 @@ impl Database {
 /// Waits for another transaction, for at most `longest`.
 pub(crate) async fn waited(inner: &Inner, mut wait: Wait, longest: Duration) -> Option<Baton> {
     let mut pause = pin!(inner.turns.pauses.pause(longest));
-    poll_fn(|context| match wait.poll(context) {
+    poll_fn(|context| match wait.poll(&Context::from_waker(&running::outside(context.waker()))) {
         Poll::Ready(baton) => Poll::Ready(Some(baton)),
         Poll::Pending => pause.as_mut().poll(context).map(|()| None),
     })

@@ -14,8 +14,10 @@ use crate::{
 };
 use std::{
     cell::RefCell,
+    mem,
     panic::Location,
     sync::{Arc, Weak},
+    task::{Wake, Waker},
     time::Duration,
 };
 use vellum_access::{AccessError, Tree};
@@ -125,6 +127,34 @@ pub(crate) fn note_commit(inner: &Arc<Inner>) {
 pub(crate) fn is_inside_turn(inner: &Arc<Inner>, number: u64) -> bool {
     let is_inside = |frame: &Frame| frame.database == address(inner) && frame.turn == Some(number);
     RUNNING.try_with(|running| running.borrow().iter().any(is_inside)).unwrap_or_default()
+}
+
+/// A waker of a task that waits for a transaction. A thread may call it inside another transaction, and some runtimes then run
+/// the task at once: that is not inside the transaction, which goes on only after it.
+struct Outside(Waker);
+
+/// A waker that calls this one outside of the transactions that the calling thread runs.
+pub(crate) fn outside(waker: &Waker) -> Waker {
+    Waker::from(Arc::new(Outside(waker.clone())))
+}
+
+impl Wake for Outside {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        /// What the thread runs again afterwards, also after a panic.
+        struct Inside(Vec<Frame>);
+        impl Drop for Inside {
+            fn drop(&mut self) {
+                change_running(|running| *running = mem::take(&mut self.0));
+            }
+        }
+        let mut inside = Inside(Vec::new());
+        change_running(|running| inside.0 = mem::take(running));
+        self.0.wake_by_ref();
+    }
 }
 
 /// The transactions of a database.

@@ -353,3 +353,42 @@ fn a_task_that_is_run_by_a_rollback_finds_the_table_free() {
     outcome.recv_timeout(LONG).unwrap().unwrap();
     assert_eq!(table.get("key").unwrap().unwrap(), b"1");
 }
+
+/// It is no part of the transaction inside which the other one is committed, and conflicts with it like any other task.
+#[test]
+fn a_task_that_is_run_inside_a_transaction_of_another_one_waits_for_that() {
+    let (database, table) = database(10);
+    // On a busy machine it may not wait yet, or no longer.
+    let mut rounds = 0..100;
+    loop {
+        assert!(rounds.next().is_some(), "it was never run inside");
+        let mut other = Some(database.begin().unwrap());
+        other.as_ref().unwrap().put(&table, "key", "1").unwrap();
+        let (tasks, changed) = (database.clone(), table.clone());
+        let (task, outcome) = AtOnce::begin(async move {
+            let put = |transaction: Arc<vellum::Transaction>| {
+                let table = changed.clone();
+                async move {
+                    transaction.put(&table, "key", "2")?;
+                    transaction.put(&table, "own", "2").map(drop)
+                }
+            };
+            tasks.run_async(put).await
+        });
+        thread::sleep(Duration::from_millis(20));
+        let mut woken = 0;
+        let ran = database.run(|transaction| {
+            transaction.put(&table, "own", "1")?;
+            let before = task.woken.load(Ordering::SeqCst);
+            other.take().map_or(Ok(()), vellum::Transaction::commit)?;
+            woken += task.woken.load(Ordering::SeqCst) - before;
+            Ok(())
+        });
+        ran.unwrap();
+        outcome.recv_timeout(LONG).unwrap().unwrap();
+        assert_eq!(table.get("own").unwrap().unwrap(), b"2");
+        if woken > 0 {
+            break;
+        }
+    }
+}
