@@ -4,6 +4,8 @@ mod answers;
 mod current;
 mod errors;
 
+pub(crate) use errors::name_now;
+
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
     catalog::{self, TableRecord},

@@ -189,7 +189,7 @@ impl Transaction {
         if table.is_plain() || self.read_untracked(table)?.value_length(&key)?.is_some() {
             return Err(AccessError::NotEmpty.into());
         }
-        Err(self.die(Error::Conflict { table: table.name.as_ref().to_owned(), key, committed: true }))
+        Err(self.die(Error::Conflict { table: table.name_now(), key, committed: true }))
     }
 
     /// The name and the record of a table of which this transaction sees the tree with this root.

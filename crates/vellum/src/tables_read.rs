@@ -1,6 +1,6 @@
 //! The tables that a serializable transaction has read, and what it lets go of last.
 
-use crate::{driver::lock, life::OpenTable, shared::Inner};
+use crate::{driver::lock, handle::name_now, life::OpenTable, shared::Inner};
 use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::Mutex;
@@ -22,11 +22,10 @@ impl TablesRead {
         lock(&self.tables).push(table.clone());
     }
 
-    /// The name of the table that has or had the tree with this root.
+    /// The name that the table has now which has or had the tree with this root.
     pub(crate) fn name_of(&self, root: PageId) -> Option<String> {
-        let tables = lock(&self.tables);
-        let table = tables.iter().find(|table| table.generation(root).is_some());
-        table.map(|table| table.name.to_string())
+        let table = lock(&self.tables).iter().find(|table| table.generation(root).is_some())?.clone();
+        Some(name_now(&self.inner, &table, &table.name))
     }
 }
 

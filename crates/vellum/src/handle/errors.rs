@@ -4,27 +4,17 @@ use super::Handle;
 use crate::{
     Error,
     catalog::{self, TableRecord},
-    life::conflict,
+    life::{OpenTable, conflict},
+    shared::Inner,
 };
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
 
 impl Handle {
-    /// The table's name now, by which others find what the error is about. It may have been renamed since the handle was
-    /// made.
+    /// The table's name now: see [`name_now`].
     #[cold]
     pub(crate) fn name_now(&self) -> String {
-        let catalog = catalog::tree(self.inner.pool()).with_view(self.inner.durable.view());
-        let is_this = |record: &TableRecord| self.open.generation(record.root).is_some();
-        let handled = || self.name.as_ref().to_owned();
-        match catalog::find(catalog, &self.name) {
-            Ok(Some(record)) if is_this(&record) => handled(),
-            // A transaction that is not committed has created it, or it is gone, unless it has another name.
-            _ => catalog::list(catalog)
-                .ok()
-                .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
-                .map_or_else(handled, |(name, _)| name),
-        }
+        name_now(&self.inner, &self.open, &self.name)
     }
 
     /// Adds the table's name to an error.
@@ -47,5 +37,20 @@ impl Handle {
             AccessError::Pool(PoolError::Cancelled) => conflict(&self.name_now(), true),
             error => self.named(error),
         }
+    }
+}
+
+/// A table's name now, by which others find what an error is about. It may have been renamed since it had the `former` one.
+#[cold]
+pub(crate) fn name_now(inner: &Inner, open: &OpenTable, former: &str) -> String {
+    let catalog = catalog::tree(inner.pool()).with_view(inner.durable.view());
+    let is_this = |record: &TableRecord| open.generation(record.root).is_some();
+    match catalog::find(catalog, former) {
+        Ok(Some(record)) if is_this(&record) => former.to_owned(),
+        // A transaction that is not committed has created it, or it is gone, unless it has another name.
+        _ => catalog::list(catalog)
+            .ok()
+            .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
+            .map_or_else(|| former.to_owned(), |(name, _)| name),
     }
 }

@@ -122,6 +122,49 @@ fn what_a_serializable_transaction_has_read_of_the_catalog_is_a_table() {
     assert_says(&transaction.commit().unwrap_err(), "new", true);
 }
 
+/// Tables are known by the names that they had when they were opened first.
+#[test]
+fn what_a_serializable_transaction_has_read_is_of_a_table_by_the_name_that_it_has_now() {
+    let serializable = || TransactionOptions::default().isolation(IsolationLevel::Serializable);
+    let database = database();
+    let (fruit, other) = (database.table("fruit").unwrap(), database.table("other").unwrap());
+    let read = || {
+        let transaction = database.begin_with(serializable()).unwrap();
+        assert!(transaction.get(&fruit, "a").unwrap().is_some());
+        transaction.put(&other, "key", "value").unwrap();
+        transaction
+    };
+    let assert_names = |transaction: Transaction, name: &str| match transaction.commit().unwrap_err() {
+        Error::Conflict { table, key, committed: true } => {
+            assert_eq!((&table[..], &key[..]), (name, &b"a"[..]))
+        }
+        error => panic!("{error:?}"),
+    };
+    let transaction = read();
+    fruit.put("a", "c").unwrap();
+    assert_names(transaction, "fruit");
+    let transaction = read();
+    fruit.put("a", "d").unwrap();
+    database.rename_table("fruit", "vegetables").unwrap();
+    drop(database.create_table("fruit").unwrap());
+    assert_names(transaction, "vegetables");
+    let transaction = read();
+    database.clear_table("vegetables").unwrap();
+    assert_says(&transaction.commit().unwrap_err(), "vegetables", true);
+}
+
+#[test]
+fn what_keeps_a_load_from_a_table_is_of_the_table_by_the_name_that_it_has_now() {
+    let database = database();
+    let fruit = database.table("fruit").unwrap();
+    database.clear_table("fruit").unwrap();
+    database.rename_table("fruit", "vegetables").unwrap();
+    let transaction = database.begin().unwrap();
+    fruit.put("key", "value").unwrap();
+    let error = transaction.bulk_load(&fruit, [("a", "b")]).unwrap_err();
+    assert!(matches!(&error, Error::Conflict { table, .. } if table == "vegetables"), "{error:?}");
+}
+
 #[test]
 fn a_table_may_have_any_name() {
     let disk = SimulatedDisk::new(2);
