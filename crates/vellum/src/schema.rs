@@ -318,7 +318,7 @@ impl Transaction {
                 let removed = self.remove_bounds(&table, &(Bound::Unbounded, Bound::Unbounded));
                 let is_full = |other: &Error| other.kind() == ErrorKind::OutOfSpace;
                 removed.map(drop).or_else(|other| {
-                    self.rollback_to(before)?;
+                    self.go_back(&self.changing(), before)?;
                     // The log of that may find no room either, on a full disk.
                     Err(if is_full(&other) { error } else { other })
                 })

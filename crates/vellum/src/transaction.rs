@@ -288,10 +288,21 @@ impl Transaction {
     /// may end early.
     ///
     /// # Errors
-    /// [`Error::NoSuchSavepoint`] if the savepoint was discarded or belongs to another transaction: nothing has
-    /// happened then. If a page cannot be read or changed, the transaction can only be rolled back.
+    /// [`Error::NoSuchSavepoint`] if the savepoint was discarded or belongs to another transaction, [`Error::Ended`] after a
+    /// conflict: nothing has happened then. If a page cannot be read or changed, the transaction can only be rolled back.
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
-        let _changing = self.changing();
+        let changing = self.changing();
+        self.check()?;
+        self.go_back(&changing, savepoint)
+    }
+
+    /// [`rollback_to`](Self::rollback_to), also if the transaction can only be rolled back. The caller holds the lock of
+    /// the tables.
+    pub(crate) fn go_back(
+        &self,
+        _changing: &MutexGuard<'_, Vec<Writing>>,
+        savepoint: Savepoint,
+    ) -> Result<()> {
         let mut savepoints = lock(&self.savepoints);
         if savepoint.transaction != self.name() || !savepoints.has(savepoint.number) {
             return Err(Error::NoSuchSavepoint);

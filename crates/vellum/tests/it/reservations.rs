@@ -52,6 +52,20 @@ fn savepoints_that_are_gone_and_those_of_others_are_refused() {
 }
 
 #[test]
+fn a_transaction_that_can_only_be_rolled_back_does_not_go_back_to_a_savepoint() {
+    let (database, table) = database(16, &options());
+    let (other, transaction) = (database.begin().unwrap(), database.begin().unwrap());
+    other.put(&table, "taken", "1").unwrap();
+    let savepoint = transaction.savepoint();
+    transaction.put(&table, "own", "1").unwrap();
+    assert!(matches!(transaction.put(&table, "taken", "2"), Err(Error::Conflict { .. })));
+    let error = transaction.rollback_to(savepoint).unwrap_err();
+    assert!(matches!(error, Error::Ended), "{error}");
+    transaction.rollback().unwrap();
+    assert_eq!(keys(table.range(..).unwrap()), "");
+}
+
+#[test]
 fn what_is_got_for_update_is_reserved_whatever_it_is() {
     let (database, table) = database(11, &options());
     let large = vec![3; 300_000];
