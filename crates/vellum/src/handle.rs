@@ -165,11 +165,15 @@ impl Handle {
 
     /// Whether the catalog has a table with this root, most likely under the name of this table.
     fn is_named(&self, catalog: Tree<'_, Pool>, root: PageId) -> Result<bool> {
-        if catalog::find(catalog, &self.name)?.is_some_and(|record| record.root == root) {
+        let is_it = |name: &str| -> Result<bool> {
+            Ok(catalog::find(catalog, name)?.is_some_and(|record| record.root == root))
+        };
+        // The table may have been renamed. There may be thousands, so all are looked at only once for each name.
+        if is_it(&self.name)? || self.open.found_as().map_or(Ok(false), |name| is_it(&name))? {
             return Ok(true);
         }
-        // The table may have been renamed.
-        Ok(catalog::list(catalog)?.iter().any(|(_, record)| record.root == root))
+        let found = catalog::list(catalog)?.into_iter().find(|(_, record)| record.root == root);
+        Ok(found.inspect(|(name, _)| self.open.note_found_as(name)).is_some())
     }
 
     #[track_caller]

@@ -47,6 +47,8 @@ use vellum_objects::HeapState;
 pub(crate) struct OpenTable {
     /// Its name when it was first opened.
     pub(crate) name: Arc<str>,
+    /// The name by which a transaction has found it last, if not by that of a handle. A hint: snapshots may see other names.
+    found_as: Mutex<Option<Arc<str>>>,
     /// Whether it keeps no versions: transactions cannot use it.
     pub(crate) is_plain: bool,
     /// The root of the current generation.
@@ -125,6 +127,7 @@ impl OpenTable {
     pub(crate) fn new(name: &str, record: &TableRecord, writers: &Arc<Writers>) -> Self {
         Self {
             name: name.into(),
+            found_as: Mutex::default(),
             is_plain: record.is_plain,
             current: CurrentRoot::new(record.root),
             current_number: AtomicUsize::new(0),
@@ -171,6 +174,15 @@ impl OpenTable {
         let (current, seen) = self.current();
         let is_seen = !self.is_divided() && self.current.is(seen);
         is_seen.then_some(current)
+    }
+
+    /// The name by which a transaction has found it last, if not by that of a handle.
+    pub(crate) fn found_as(&self) -> Option<Arc<str>> {
+        lock(&self.found_as).clone()
+    }
+
+    pub(crate) fn note_found_as(&self, name: &str) {
+        *lock(&self.found_as) = Some(name.into());
     }
 
     /// Whether transactions may see a generation other than the current one.

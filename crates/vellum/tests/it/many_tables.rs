@@ -49,6 +49,37 @@ fn small_transactions_do_not_look_at_thousands_of_tables_that_wait_for_a_snapsho
     drop((snapshot, tables));
 }
 
+/// Handles know a table by the name that it had. As long as snapshots see another tree of it, each read of a transaction looks for
+/// the present name.
+#[test]
+fn a_table_that_was_renamed_among_thousands_is_found_as_fast_as_another() {
+    const COUNT: usize = 2000;
+    let large = options().pool_bytes(64 << 20).capacity_bytes(1 << 30).durability(Durability::Deferred);
+    let (_disk, database) = database(2, &large);
+    let tables = create(&database, COUNT);
+    let (same, renamed) = (&tables[0], &tables[1]);
+    database.rename_table(renamed.name(), "another name").unwrap();
+    let snapshot = database.begin().unwrap();
+    for cleared in [same.name(), "another name"] {
+        database.run(|transaction| transaction.clear_table(cleared)).unwrap();
+    }
+    let later = database.begin().unwrap();
+    for transaction in [&snapshot, &later] {
+        let time = |table: &Table| {
+            let get = |_| {
+                let begun = Instant::now();
+                assert!((0..20u8).all(|key| transaction.get(table, [key]).unwrap().is_none()));
+                begun.elapsed()
+            };
+            (0..20).map(get).min().unwrap()
+        };
+        let (usual, other) = (time(same), time(renamed));
+        assert!(other < 10 * usual, "{usual:?} for one, {other:?} for one that was renamed");
+    }
+    drop((snapshot, later, tables));
+    assert_clean(&database);
+}
+
 #[test]
 fn what_waits_for_snapshots_and_handles_is_freed_when_the_last_of_them_is_gone() {
     const COUNT: usize = 200;
