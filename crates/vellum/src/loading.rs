@@ -14,7 +14,7 @@
 use crate::{
     AsKey, AsValue, BulkLoader, BulkOptions, Error, KeyType, Result, Table, Transaction, ValueType,
     bulk::Part,
-    catalog::TableRecord,
+    catalog::{self, TableRecord},
     driver::lock,
     handle::Handle,
     life::{OpenTable, Writing, conflict, with_name},
@@ -197,9 +197,11 @@ impl Transaction {
         if let Some(record) = self.look_up(&table.name)?.filter(|record| record.root == root) {
             return Ok((table.name.as_ref().to_owned(), record));
         }
-        // The table has been renamed since.
-        let found = self.records()?.into_iter().find(|(_, record)| record.root == root);
-        found.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() })
+        // The table has been renamed since. Only the record that is found counts as read, and not those of other tables.
+        let found = catalog::list(self.catalog()?)?.into_iter().find(|(_, record)| record.root == root);
+        let found = found.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() })?;
+        self.look_up(&found.0)?;
+        Ok(found)
     }
 }
 

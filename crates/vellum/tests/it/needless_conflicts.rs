@@ -141,3 +141,15 @@ fn untracked_reads_of_a_table_that_is_cleared_meanwhile_are_not_refused() {
         }
     }
 }
+
+/// By its handle it is found among all tables, of which others may be created meanwhile.
+#[test]
+fn a_load_of_a_table_that_was_renamed_reads_nothing_of_other_tables() {
+    let (database, table, other) = database(23);
+    database.rename_table(table.name(), "renamed").unwrap();
+    let transaction = database.begin().unwrap();
+    assert_eq!(transaction.bulk_load(&table, [(key(1), "1")]).unwrap(), 1);
+    drop(database.create_table("new").unwrap());
+    commit(transaction, &other).unwrap();
+    assert_eq!(table.count(..).unwrap(), 1);
+}
