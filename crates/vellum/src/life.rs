@@ -47,7 +47,7 @@ use vellum_objects::HeapState;
 pub(crate) struct OpenTable {
     /// Its name when it was first opened.
     pub(crate) name: Arc<str>,
-    /// The name by which a transaction has found it last, if not by that of a handle. A hint: snapshots may see other names.
+    /// The name by which it was found last, if not by that of a handle. A hint: snapshots may see other names.
     found_as: Mutex<Option<Arc<str>>>,
     /// Whether it keeps no versions: transactions cannot use it.
     pub(crate) is_plain: bool,
@@ -176,7 +176,7 @@ impl OpenTable {
         is_seen.then_some(current)
     }
 
-    /// The name by which a transaction has found it last, if not by that of a handle.
+    /// The name by which it was found last, if not by that of a handle.
     pub(crate) fn found_as(&self) -> Option<Arc<str>> {
         lock(&self.found_as).clone()
     }

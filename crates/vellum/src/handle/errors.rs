@@ -45,12 +45,19 @@ impl Handle {
 pub(crate) fn name_now(inner: &Inner, open: &OpenTable, former: &str) -> String {
     let catalog = catalog::tree(inner.pool()).with_view(inner.durable.view());
     let is_this = |record: &TableRecord| open.generation(record.root).is_some();
-    match catalog::find(catalog, former) {
-        Ok(Some(record)) if is_this(&record) => former.to_owned(),
-        // A transaction that is not committed has created it, or it is gone, unless it has another name.
-        _ => catalog::list(catalog)
-            .ok()
-            .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
-            .map_or_else(|| former.to_owned(), |(name, _)| name),
+    let has =
+        |name: &str| catalog::find(catalog, name).is_ok_and(|record| record.as_ref().is_some_and(is_this));
+    if has(former) {
+        return former.to_owned();
     }
+    // There may be thousands of tables, and many errors.
+    if let Some(name) = open.found_as().filter(|name| has(name)) {
+        return name.as_ref().to_owned();
+    }
+    // A transaction that is not committed has created it, or it is gone, unless it has another name.
+    catalog::list(catalog)
+        .ok()
+        .and_then(|tables| tables.into_iter().find(|(_, record)| is_this(record)))
+        .inspect(|(name, _)| open.note_found_as(name))
+        .map_or_else(|| former.to_owned(), |(name, _)| name)
 }

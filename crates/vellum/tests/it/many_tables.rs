@@ -76,7 +76,24 @@ fn a_table_that_was_renamed_among_thousands_is_found_as_fast_as_another() {
         let (usual, other) = (time(same), time(renamed));
         assert!(other < 10 * usual, "{usual:?} for one, {other:?} for one that was renamed");
     }
-    drop((snapshot, later, tables));
+    drop((snapshot, later));
+    // Conflicts name it.
+    let holder = database.begin().unwrap();
+    for table in [same, renamed] {
+        holder.put(table, "key", "value").unwrap();
+    }
+    let time = |table: &Table| {
+        let conflict = |_| {
+            let transaction = database.begin().unwrap();
+            let begun = Instant::now();
+            assert!(transaction.put(table, "key", "another").is_err());
+            begun.elapsed()
+        };
+        (0..20).map(conflict).min().unwrap()
+    };
+    let (usual, other) = (time(same), time(renamed));
+    assert!(other < 30 * usual, "{usual:?} for a conflict, {other:?} for one of a table that was renamed");
+    drop((holder, tables));
     assert_clean(&database);
 }
 
