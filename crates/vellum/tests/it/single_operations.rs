@@ -244,3 +244,20 @@ fn what_a_batch_begins_after_the_table_was_cleared_uses_its_new_contents() {
         drop(snapshot);
     }
 }
+
+#[test]
+fn a_removal_of_a_range_waits_for_a_transaction_in_its_way_and_other_changes_give_up() {
+    let (database, table) = database(40);
+    (0..10u8).for_each(|key| _ = table.put([key], "value").unwrap());
+    let open = database.begin().unwrap();
+    open.put(&table, [5], "another").unwrap();
+    thread::scope(|scope| {
+        let removing = scope.spawn(|| table.remove_range(..));
+        thread::sleep(std::time::Duration::from_millis(200));
+        assert!(!removing.is_finished(), "it waits");
+        assert_eq!(table.remove([5]).unwrap_err().kind(), ErrorKind::Conflict);
+        open.commit().unwrap();
+        assert_eq!(removing.join().unwrap().unwrap(), 10);
+    });
+    assert!(table.is_empty().unwrap());
+}
