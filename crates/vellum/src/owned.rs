@@ -108,18 +108,23 @@ impl Owned {
         // To earlier snapshots the doomed records count as changed.
         let held = self.rest.iter().flat_map(|rest| rest.tables.values());
         held.for_each(|table| inner.doom_from(table, time));
-        for (index, Change { table, .. }) in self.changes.iter().enumerate() {
-            let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
-            // All changes of a table become visible at once.
-            if !self.changes.iter().take(index).any(|other| is_same(&other)) {
-                let is_gone = self.changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
-                let replaced =
-                    self.changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
-                        Fate::Replaced { new, .. } => Some(new),
-                        Fate::Created | Fate::Reserved | Fate::Dropped => None,
-                    });
-                table.end_owning(is_gone, replaced.map(|root| (root, time)));
+        // All changes of a table become visible at once: whether it is gone, and the last tree that it has got. There may be
+        // thousands.
+        let (mut places, mut ends) = (BTreeMap::new(), Vec::with_capacity(self.changes.len()));
+        for Change { table, fate, .. } in &self.changes {
+            let place = *places.entry(Arc::as_ptr(table).addr()).or_insert(ends.len());
+            if place == ends.len() {
+                ends.push((table, false, None));
             }
+            let Some((_, is_gone, replaced)) = ends.get_mut(place) else { continue };
+            match fate {
+                Fate::Dropped => *is_gone = true,
+                Fate::Replaced { new, .. } => *replaced = Some((*new, time)),
+                Fate::Created | Fate::Reserved => {}
+            }
+        }
+        for (table, is_gone, replaced) in ends {
+            table.end_owning(is_gone, replaced);
         }
     }
 

@@ -169,3 +169,24 @@ fn what_waits_for_snapshots_and_handles_is_freed_when_the_last_of_them_is_gone()
         assert!(pages(&database) <= first + 4, "{} pages, and {first} at first", pages(&database));
     }
 }
+
+#[test]
+fn a_commit_of_thousands_of_new_tables_takes_no_longer_for_each() {
+    let each = |count: usize| {
+        let commit = |seed| {
+            let large =
+                options().pool_bytes(64 << 20).capacity_bytes(1 << 30).durability(Durability::Deferred);
+            let (_disk, database) = database(seed, &large);
+            let transaction = database.begin().unwrap();
+            for number in 0..count {
+                drop(transaction.create_table(&name(number)[..]).unwrap());
+            }
+            let begun = Instant::now();
+            transaction.commit().unwrap();
+            begun.elapsed()
+        };
+        (0..3).map(commit).min().unwrap() / count as u32
+    };
+    let (few, many) = (each(500), each(4000));
+    assert!(many < 3 * few, "{few:?} for each of 500, {many:?} for each of 4000");
+}
