@@ -7,10 +7,12 @@
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `restores`: the same with several threads, beside backups and compactions; `numbered` is what they do;
 //! - `clients`: several threads on such a disk;
+//! - `replayed`: several threads with operations and transactions of every kind, on tables that come and go, which are done again one
+//!   after the other on a map;
 //! - `heaps`: several threads that share a heap of objects;
 //! - `compactions`: `histories` with a file that is compacted meanwhile;
-//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `heaps`, `histories`
-//!   and `compactions`; the others are not there then;
+//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `replayed`, `heaps`,
+//!   `histories` and `compactions`; the others are not there then;
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `passing`: an operation of the disk fails, and the disk is well again when the step is over that it was in;
@@ -53,6 +55,7 @@ mod open;
 #[cfg(not(shuttle))]
 mod passing;
 mod planted;
+mod replayed;
 #[cfg(not(shuttle))]
 mod restores;
 #[cfg(shuttle)]
