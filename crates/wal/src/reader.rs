@@ -402,7 +402,6 @@ impl LogReader {
         let durable = durable.filter(|_| !self.ends_at_holes);
         match durable {
             Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
-            None if self.tail.is_none() => Ok(()),
             None => {
                 self.check_next_header(at, salt)?;
                 self.tail.as_ref().map_or(Ok(()), Tail::check_later)
