@@ -1,6 +1,6 @@
 //! The same steps in a database.
 
-use super::world::{NAMES, Seen, Step, Way, bytes, flag, key, modified, refused, value};
+use super::world::{NAMES, Seen, Step, Value, Way, bytes, flag, key, modified, refused, value};
 use std::ops::ControlFlow;
 #[cfg(not(shuttle))]
 use std::sync::Arc;
@@ -44,20 +44,24 @@ pub fn ask(
     seen
 }
 
+fn found(number: u8, bytes: Option<Vec<u8>>) -> (u8, Option<Value>) {
+    (number, bytes.map(|bytes| value(&bytes)))
+}
+
+/// The values of several keys, in the same order.
+fn all_found(numbers: &[u8], values: impl IntoIterator<Item = Result<Option<Vec<u8>>>>) -> Result<Seen> {
+    numbers.iter().zip(values).map(|(number, value)| Ok(found(*number, value?))).collect()
+}
+
 fn ask_table(transaction: &Transaction, table: &Table, step: &Step) -> Result<Seen> {
     let entry = |(key, bytes): (Vec<u8>, Vec<u8>)| (key[0], Some(value(&bytes)));
-    let found = |number: u8, bytes: Option<Vec<u8>>| (number, bytes.map(|bytes| value(&bytes)));
     Ok(match step {
         Step::Get(number) => vec![found(*number, transaction.get(table, key(*number))?)],
         Step::ForUpdate(number) => vec![found(*number, transaction.get_for_update(table, key(*number))?)],
         Step::MultiGet(numbers) => {
             let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
             let values = transaction.multi_get(table, &keys)?;
-            numbers
-                .iter()
-                .zip(values)
-                .map(|(number, value)| Ok(found(*number, value?)))
-                .collect::<Result<_>>()?
+            all_found(numbers, values)?
         }
         Step::Lookups(numbers) => {
             let lookups = transaction.lookups(table, numbers.iter().map(|number| key(*number)))?;
@@ -190,7 +194,6 @@ fn block_on<T>(_: impl Future<Output = T>) -> T {
 
 pub fn ask_alone(table: &Table, step: &Step, is_async: bool) -> Result<Seen> {
     let entry = |(key, bytes): (Vec<u8>, Vec<u8>)| (key[0], Some(value(&bytes)));
-    let found = |number: u8, bytes: Option<Vec<u8>>| (number, bytes.map(|bytes| value(&bytes)));
     let is_async = is_async && !cfg!(shuttle);
     Ok(match step {
         Step::Get(number) if is_async => vec![found(*number, block_on(table.get_async(key(*number)))?)],
@@ -198,11 +201,7 @@ pub fn ask_alone(table: &Table, step: &Step, is_async: bool) -> Result<Seen> {
         Step::MultiGet(numbers) => {
             let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
             let values = table.multi_get(&keys);
-            numbers
-                .iter()
-                .zip(values)
-                .map(|(number, value)| Ok(found(*number, value?)))
-                .collect::<Result<_>>()?
+            all_found(numbers, values)?
         }
         Step::Lookups(numbers) => {
             let lookups = table.lookups(numbers.iter().map(|number| key(*number)));
