@@ -59,7 +59,8 @@ impl Options {
 
     /// How large the file may become while it is open, in bytes. That much address space is reserved, which costs
     /// nothing until it is used. Default 1 TiB, at least [`CAPACITY_BYTES_MIN`](crate::pool::CAPACITY_BYTES_MIN) (64
-    /// KiB). A file that is already larger than half of this may grow to twice its size.
+    /// KiB). A file that is already larger than half of this may grow to twice its size. A process has 128 TiB of
+    /// addresses: a program that opens more than a hundred databases at once should give each less.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.pool = self.pool.capacity_bytes(bytes);

@@ -8,6 +8,7 @@
 //! A `Mapping` gives out its address and no references: the layers above decide which bytes may be touched when.
 
 use crate::VmError;
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
@@ -19,6 +20,9 @@ use vellum_base::primitive::AtomicU64;
 
 /// Not every version of the C library's interface has this constant yet.
 pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;
+
+/// The addresses that large reservations leave to the rest of a process.
+const SPARE_BYTES: usize = 16 << 30;
 
 /// A run of whole pages in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,20 +102,29 @@ impl Mapping {
 
     /// Reserves `wanted` bytes or, where that is refused, half of it, and so on down to `least`. Where something is
     /// refused there is a limit, of which the program needs a part for other things: half of what is granted is given
-    /// back.
+    /// back. A process without limits on its memory has 128 TiB of addresses; the last 16 GiB of them are not taken for
+    /// a reservation of more than that, because without addresses no thread starts and allocators end the process.
     ///
     /// # Errors
-    /// As for [`reserve`](Self::reserve), about `least` bytes.
+    /// As for [`reserve`](Self::reserve), about `least` bytes, or about what would have left too little.
     pub fn reserve_up_to(wanted: usize, least: usize, purpose: &'static str) -> Result<Self, VmError> {
         let wanted = wanted.max(least);
         let half = |bytes: usize| (bytes / 2 / PAGE_SIZE * PAGE_SIZE).max(least);
+        let leaves_enough = || wanted <= SPARE_BYTES || has_spare_addresses();
         let mut bytes = wanted;
         loop {
             match Self::reserve(bytes, purpose) {
                 Err(VmError::AddressSpace { .. }) if bytes > least => bytes = half(bytes),
-                Ok(granted) if half(bytes) < bytes && bytes < wanted => {
+                Ok(granted) if half(bytes) < bytes && (bytes < wanted || !leaves_enough()) => {
                     drop(granted);
-                    return Self::reserve(half(bytes), purpose);
+                    bytes = half(bytes);
+                    let granted = Self::reserve(bytes, purpose)?;
+                    if leaves_enough() {
+                        return Ok(granted);
+                    }
+                    drop(granted);
+                    let source = io::Error::from_raw_os_error(libc::ENOMEM);
+                    return Err(VmError::AddressSpace { purpose, bytes, source });
                 }
                 outcome => return outcome,
             }
@@ -349,6 +362,26 @@ pub fn physical_bytes() -> Option<u64> {
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     let bytes = u64::try_from(pages).ok()?.checked_mul(base_page_bytes() as u64)?;
     (bytes > 0).then_some(bytes)
+}
+
+/// Whether [`SPARE_BYTES`] of addresses are left. A process whose memory is limited is answered yes: it has addresses.
+fn has_spare_addresses() -> bool {
+    let is_limited = [libc::RLIMIT_AS, libc::RLIMIT_DATA].into_iter().any(|resource| {
+        let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+        // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
+        unsafe {
+            libc::getrlimit(resource, limit.as_mut_ptr()) == 0 && limit.assume_init().rlim_cur != libc::RLIM_INFINITY
+        }
+    });
+    is_limited || {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists. Nobody can access it, and
+        // only it is unmapped.
+        unsafe {
+            let address = libc::mmap(std::ptr::null_mut(), SPARE_BYTES, libc::PROT_NONE, flags, -1, 0);
+            address != libc::MAP_FAILED && libc::munmap(address, SPARE_BYTES) == 0
+        }
+    }
 }
 
 /// The size of this system's memory pages, in bytes; 0 if it does not tell.

@@ -254,6 +254,34 @@ fn a_limit_on_memory_gives_an_error_and_not_a_crash_and_leaves_a_part_to_others(
 }
 
 #[test]
+fn many_large_reservations_leave_addresses_to_the_rest_of_the_process() {
+    // In a child, because the addresses are the whole process's.
+    // SAFETY: the child only makes system calls and leaves; the reservations allocate no heap memory.
+    let status = unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            let mut made = 0;
+            let refused = loop {
+                match Mapping::reserve_up_to(1 << 40, 1 << 20, "a test") {
+                    Ok(mapping) => std::mem::forget(mapping),
+                    Err(error) => break matches!(error, VmError::AddressSpace { .. }),
+                }
+                made += 1;
+            };
+            let left = Mapping::reserve(14 << 30, "stacks and allocators").is_ok();
+            let small = Mapping::reserve_up_to(1 << 30, 1 << 20, "a small database").is_ok_and(|it| it.len() == 1 << 30);
+            libc::_exit(i32::from(refused) + 2 * i32::from(left) + 4 * i32::from(small) + 8 * i32::from(made > 100));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status
+    };
+    assert!(libc::WIFEXITED(status));
+    assert_eq!(libc::WEXITSTATUS(status), 15);
+}
+
+#[test]
 fn methods_have_names() {
     for method in [ReleaseMethod::ProcessMadvise, ReleaseMethod::Madvise] {
         assert_eq!(method.to_string().parse::<ReleaseMethod>().unwrap(), method);
