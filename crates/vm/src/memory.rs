@@ -370,7 +370,8 @@ fn has_spare_addresses() -> bool {
         let mut limit = MaybeUninit::<libc::rlimit>::uninit();
         // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
         unsafe {
-            libc::getrlimit(resource, limit.as_mut_ptr()) == 0 && limit.assume_init().rlim_cur != libc::RLIM_INFINITY
+            libc::getrlimit(resource, limit.as_mut_ptr()) == 0
+                && limit.assume_init().rlim_cur != libc::RLIM_INFINITY
         }
     });
     is_limited || {

@@ -270,8 +270,11 @@ fn many_large_reservations_leave_addresses_to_the_rest_of_the_process() {
                 made += 1;
             };
             let left = Mapping::reserve(14 << 30, "stacks and allocators").is_ok();
-            let small = Mapping::reserve_up_to(1 << 30, 1 << 20, "a small database").is_ok_and(|it| it.len() == 1 << 30);
-            libc::_exit(i32::from(refused) + 2 * i32::from(left) + 4 * i32::from(small) + 8 * i32::from(made > 100));
+            let small = Mapping::reserve_up_to(1 << 30, 1 << 20, "a small database")
+                .is_ok_and(|it| it.len() == 1 << 30);
+            libc::_exit(
+                i32::from(refused) + 2 * i32::from(left) + 4 * i32::from(small) + 8 * i32::from(made > 100),
+            );
         }
         let mut status = 0;
         assert_eq!(libc::waitpid(child, &mut status, 0), child);

@@ -96,9 +96,11 @@ impl Superblock {
         self.lives.clear();
     }
 
-    /// Makes it that of a database that is restored, which is another one than that of the backup.
+    /// Makes it that of a database that is restored, which is another one than that of the backup. It has a life from the
+    /// beginning, on which a backup can be based that is made before anything is changed.
     pub(crate) fn finish_restore(&mut self) {
         self.renew_database();
+        self.lives.begin(self.redo);
         (self.is_being_restored, self.is_log_archived, self.archives_log) = (false, false, false);
     }
 }

@@ -169,3 +169,51 @@ fn a_backup_is_the_base_of_increments_however_often_the_database_is_opened() {
     let noted = Backup::open_in(&backups, "not noted").unwrap().note_in(&path);
     assert!(noted.unwrap_err().to_string().contains("has it open"));
 }
+
+/// What is restored or new is backed up at once, before anything is changed in it.
+#[test]
+fn a_backup_of_an_unchanged_database_is_the_base_of_increments() {
+    for is_restored in [false, true] {
+        for how in ["open", "opened and closed", "read only"] {
+            let (mut disk, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+            let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+            if is_restored {
+                write(&database, 0..COUNT, 1);
+                back_up(&database, &backups, "first", None).unwrap();
+                disk = SimulatedDisk::new(3);
+                let (target, first) = (Arc::new(disk.clone()), Backup::open_in(&backups, "first").unwrap());
+                Backup::restore_in(&[first], target, "data", &options(), Default::default()).unwrap();
+            }
+            drop(database);
+            if how == "opened and closed" {
+                open(&disk).close().unwrap();
+            }
+            let read_only = options().read_only(how == "read only");
+            let database = Database::open_in(Arc::new(disk.clone()), "data", &read_only).unwrap();
+            back_up(&database, &backups, "full", None).unwrap();
+            let copy = disk.crash();
+            let database = if how == "open" {
+                database
+            } else {
+                drop(database);
+                open(&disk)
+            };
+            let what = format!("restored {is_restored}, {how}");
+            let mut names = vec!["full"];
+            for (number, name) in ["one", "two"].into_iter().enumerate() {
+                write(&database, 10..20, 2 + number as u8);
+                let made = back_up(&database, &backups, name, names.last().copied());
+                made.unwrap_or_else(|error| panic!("{what}: {error}"));
+                names.push(name);
+                assert_eq!(restored(&backups, &names), values(&database), "{what}");
+            }
+            // A copy that goes on by itself has the same beginning, and no more.
+            let copy = open(&copy);
+            write(&copy, 50..60, 9);
+            let refused = back_up(&copy, &backups, "mixed", Some("one")).unwrap_err();
+            assert!(matches!(refused, Error::Backup(BackupError::Order(_))), "{what}: {refused}");
+            back_up(&copy, &backups, "other", Some("full")).unwrap();
+            assert_eq!(restored(&backups, &["full", "other"]), values(&copy), "{what}");
+        }
+    }
+}
