@@ -89,7 +89,8 @@ pub enum Error {
     /// The log that a restore is to follow where the archive ends lacks what comes there.
     #[error(
         "the log of the lost database does not go on where the archive ends: it is needed from {from} on, and is not in the \
-         directory that was named (`--log`). Name the directory of that log, or leave it out: then what the archive holds is restored"
+         directory that was named (`--log`). Name the directory of that log, or leave it out: then what the archive holds is \
+         restored, which is all if the database was closed and not changed since"
     )]
     LostLog {
         /// The place from which on it is needed.
