@@ -181,8 +181,8 @@ impl LoadedRecords {
     /// Calls `show` with the records in key order, each with its value, until `show` returns false. The log has the
     /// records if it is [archived](crate::Options::log_archive) or [holds whole
     /// values](crate::Options::log_whole_values), and always if they are so few that they fit into a page. It lacks
-    /// them all the same if the feed began while a load that is not part of a transaction was being logged, or the log
-    /// has been discarded since.
+    /// them all the same if the feed began while a load that is not part of a transaction was being logged, if it loaded more
+    /// than 2 GiB, or if the log has been discarded since.
     ///
     /// Returns false if the log lacks some or all of the records. In that case read the table
     /// ([`Table::range`](crate::Table::range)) and store its present contents: the feed later reports what has changed
