@@ -207,7 +207,7 @@ impl Transaction {
         self.check()?;
         // The source may use this transaction, so no other change waits for it. What is read is no change yet: the
         // transaction is made ready for one in `write`.
-        let tree = handle.tree_of(&self.open)?;
+        let tree = handle.tree_of(&self.open).map_err(|error| self.note_absence(handle, error))?;
         let prepared = tree.prepare(key.as_ref(), length, source).map_err(|error| match error {
             error @ AccessError::Source(_) => handle.named(error),
             error => self.die(handle.named(error)),

@@ -151,7 +151,8 @@ impl Transaction {
             let seen = table.seen_by(&self.open)?.map(|generation| generation.root);
             return seen.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() });
         }
-        Ok(table.tree_of(&self.open)?.root())
+        let tree = table.tree_of(&self.open).map_err(|error| self.note_absence(table, error))?;
+        Ok(tree.root())
     }
 
     /// Makes the loaded tree the contents of the table.

@@ -118,7 +118,8 @@ impl Transaction {
         V: ValueType + ?Sized,
         I: IntoIterator<Item: AsKey<K>>,
     {
-        let seen = self.read_untracked(&table.handle)?;
+        let seen = self.read_untracked(&table.handle);
+        let seen = seen.map_err(|error| self.note_absence(&table.handle, error))?;
         Ok(Lookups::new(&table.handle, Some((self, seen)), keys.into_iter()))
     }
 }

@@ -22,6 +22,14 @@ impl TablesRead {
         lock(&self.tables).push(table.clone());
     }
 
+    /// Adds a table that may have been added.
+    pub(crate) fn add_once(&self, table: &Arc<OpenTable>) {
+        let mut tables = lock(&self.tables);
+        if !tables.iter().any(|other| Arc::ptr_eq(other, table)) {
+            tables.push(table.clone());
+        }
+    }
+
     /// The name that the table has now which has or had the tree with this root.
     pub(crate) fn name_of(&self, root: PageId) -> Option<String> {
         let table = lock(&self.tables).iter().find(|table| table.generation(root).is_some())?.clone();

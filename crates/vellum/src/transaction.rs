@@ -413,7 +413,7 @@ impl Transaction {
         table: &'t Handle,
         keys: impl IntoIterator<Item: AsRef<[u8]>>,
     ) -> Result<Tree<'t, Pool>> {
-        let tree = self.read_untracked(table)?;
+        let tree = self.read_untracked(table).map_err(|error| self.note_absence(table, error))?;
         if self.open.transaction.is_serializable() {
             if self.open.inner.is_planted(Plant::AbsentKeysForgotten) {
                 let is_there = |key: &_| matches!(tree.get(AsRef::as_ref(key)), Ok(Some(_)));
@@ -432,6 +432,17 @@ impl Transaction {
         if self.open.transaction.note_keys(root, keys) {
             self.keep(table, root);
         }
+    }
+
+    /// If an error says that this transaction does not see a table, notes as read that none of its trees has become one.
+    #[cold]
+    pub(crate) fn note_absence(&self, table: &Handle, error: Error) -> Error {
+        if matches!(error, Error::NoSuchTable { .. }) && self.open.transaction.is_serializable() {
+            let doomed = table.open.generations().map(|generation| catalog::doomed_key(generation.root));
+            self.open.transaction.note_keys(catalog::tree(self.open.inner.pool()).root(), doomed);
+            self.read.add_once(&table.open);
+        }
+        error
     }
 
     /// A cursor that notes what it reads.
@@ -493,7 +504,8 @@ impl Transaction {
     ) -> Result<T> {
         let mut changing = self.changing();
         self.check()?;
-        let tree = table.tree_of(&self.open)?.with_view(self.writing()?);
+        let tree = table.tree_of(&self.open).map_err(|error| self.note_absence(table, error))?;
+        let tree = tree.with_view(self.writing()?);
         if table.open.is_dropped() {
             self.check_not_dropped(table)?;
         }

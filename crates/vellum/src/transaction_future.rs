@@ -54,8 +54,12 @@ impl<T> TransactionFuture<'_, T> {
             if self.is_reserving {
                 let path = Task::<&[u8]>::GetPart { offset: 0, length: 0 };
                 // To reserve a record waits for its leaf.
-                if !may_wait && transaction.read_untracked(table)?.try_now(key, path, |_| ())?.is_none() {
-                    return Ok(None);
+                if !may_wait {
+                    let tree = transaction.read_untracked(table);
+                    let tree = tree.map_err(|error| transaction.note_absence(table, error))?;
+                    if tree.try_now(key, path, |_| ())?.is_none() {
+                        return Ok(None);
+                    }
                 }
                 transaction.write(table, |tree| tree.reserve(key))?;
             }

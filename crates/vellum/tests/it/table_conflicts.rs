@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Barrier},
     time::Duration,
 };
-use vellum::{Database, Error, IsolationLevel, Transaction, TransactionOptions};
+use vellum::{Database, Error, IsolationLevel, Table, Transaction, TransactionOptions};
 use vellum_vm::SimulatedDisk;
 
 type Change = fn(&Transaction) -> vellum::Result<()>;
@@ -227,5 +227,49 @@ fn threads_that_open_or_create_a_table_at_once_all_have_it() {
             }
         });
         assert_eq!(database.table("table").unwrap().range(..).unwrap().count(), 4);
+    }
+}
+
+/// One that was not told of a table, and stores what the table's creator has not seen, comes before it and after it.
+#[test]
+fn a_table_that_a_serializable_transaction_does_not_see_yet_counts_as_read() {
+    type Asks = fn(&Transaction, &Table) -> Result<(), Error>;
+    let asks: [Asks; 8] = [
+        |transaction, table| transaction.get(table, "key").map(drop),
+        |transaction, table| transaction.multi_get(table, &["key"]).map(drop),
+        |transaction, table| transaction.lookups(table, ["key"]).map(drop),
+        |transaction, table| transaction.count(table, ..).map(drop),
+        |transaction, table| transaction.put(table, "key", "").map(drop),
+        |transaction, table| transaction.put_from(table, "key", 1, &mut &b"1"[..]).map(drop),
+        |transaction, table| transaction.bulk_load(table, [("key", "")]).map(drop),
+        |transaction, table| transaction.get_untracked(table, "key").map(drop),
+    ];
+    // The second time its snapshot is covered, because there is no room for versions.
+    for (room, number) in
+        [64 << 20, 3000].into_iter().flat_map(|room| (0..asks.len()).map(move |n| (room, n)))
+    {
+        let options = options().isolation(IsolationLevel::Serializable).version_memory_bytes(room);
+        let database = Database::create_in(Arc::new(SimulatedDisk::new(9)), "data", &options).unwrap();
+        let [other, busy] = ["other", "busy"].map(|name| database.create_table(name).unwrap());
+        let [old, stranger] = [(); 2].map(|()| database.begin().unwrap());
+        (0..200_u32).for_each(|key| _ = busy.put((key % 20).to_be_bytes(), [1; 100]).unwrap());
+        let creator = database.begin().unwrap();
+        assert!(creator.get(&other, "key").unwrap().is_none());
+        let table = creator.create_table("new").unwrap();
+        creator.bulk_load(&table, [("key", "value")]).unwrap();
+        creator.commit().unwrap();
+        database.rename_table("new", "renamed").unwrap();
+        for _ in 0..2 {
+            let asked = asks[number](&old, &table);
+            assert!(matches!(&asked, Err(Error::NoSuchTable { .. })), "{asked:?}");
+        }
+        old.put(&other, "key", "").unwrap();
+        if number == asks.len() - 1 {
+            old.commit().unwrap();
+        } else {
+            assert_says(&old.commit().unwrap_err(), "renamed", true);
+        }
+        stranger.put(&other, "another key", "").unwrap();
+        stranger.commit().unwrap();
     }
 }
