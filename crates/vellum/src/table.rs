@@ -5,10 +5,14 @@ use crate::{
     Result, ValueType,
     encoding::Types,
     entries::Source,
-    handle::{Exchange, Handle},
+    handle::{Exchange, Handle, exchange},
 };
 use std::{marker::PhantomData, ops::Bound};
-use vellum_access::{TreeShape, WriteMode, Written};
+use vellum_access::{AccessError, TreeShape, WriteMode, Written};
+use vellum_pool::Pool;
+
+/// Finds the key of an entry that is to be taken.
+type Find = fn(&mut vellum_access::Cursor<'_, Pool>) -> std::result::Result<Option<KeyBuffer>, AccessError>;
 
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to values of up to
 /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
@@ -356,22 +360,22 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         })
     }
 
-    fn pop(
-        &self,
-        find: impl Fn(&mut Cursor<'_>) -> Result<Option<KeyBuffer>>,
-    ) -> Result<Option<(K::Owned, V::Owned)>> {
-        loop {
-            let mut cursor = self.handle.cursor(&(Bound::Unbounded, Bound::Unbounded))?;
-            let Some(key) = find(&mut cursor)? else { return Ok(None) };
-            let mut popped = None;
-            self.handle.exchange::<[u8; 0]>(&key, |value| {
-                popped = value.map(|value| self.entry_of(&key, value)).transpose()?;
-                Ok(Exchange::Remove)
-            })?;
-            if popped.is_some() {
-                return Ok(popped);
+    fn pop(&self, find: Find) -> Result<Option<(K::Owned, V::Owned)>> {
+        // After it has waited for a transaction, that one may have stored another entry before this one.
+        self.handle.change(|tree| {
+            loop {
+                let key = find(&mut tree.range(Bound::Unbounded, Bound::Unbounded)?)?;
+                let Some(key) = key else { return Ok(Ok(None)) };
+                let mut popped = None;
+                let done = exchange::<[u8; 0]>(tree, &key, &mut |value| {
+                    popped = value.map(|value| self.entry_of(&key, value)).transpose()?;
+                    Ok(Exchange::Remove)
+                })?;
+                if done.is_err() || popped.is_some() {
+                    return Ok(done.map(|()| popped));
+                }
             }
-        }
+        })?
     }
 
     /// Counts the entries of a range, one by one.

@@ -1,7 +1,7 @@
 //! Ranges as iterators: both ends in any turns, beside changes, in transactions; and the entries at the ends of tables.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
 use vellum::{Database, Entries, Error, Options, Prefix, Result, Table, TableName, Transaction};
 
 const NUMBERS: TableName<i32, str> = TableName::new("numbers");
@@ -171,6 +171,36 @@ fn entries_are_taken_from_the_ends() {
     });
     assert_eq!(popped.unwrap(), (Some((-2, value(-2))), Some((1, value(1)))));
     assert_eq!(all(table.range(..).unwrap()), [(-1, value(-1)), (0, value(0))]);
+}
+
+/// It waits for the transaction that has changed the first entry, and sees all that this one has committed.
+#[test]
+fn what_waits_for_a_transaction_to_take_an_entry_takes_what_is_the_first_then() {
+    let (_directory, database) = database();
+    let table = database.create_table(NUMBERS).unwrap();
+    let mut taken = 0;
+    for round in 0..60 {
+        let is_last = round % 2 == 1;
+        table.put(2, "before").unwrap();
+        let other = database.begin().unwrap();
+        other.put(&table, 2, "changed").unwrap();
+        other.put(&table, if is_last { 3 } else { 1 }, "beside").unwrap();
+        std::thread::scope(|scope| {
+            let takes = scope.spawn(|| if is_last { table.pop_last() } else { table.pop_first() });
+            std::thread::sleep(Duration::from_millis(3));
+            other.commit().unwrap();
+            match takes.join().unwrap() {
+                // It waits for some milliseconds only.
+                Err(Error::Conflict { .. }) => {}
+                popped => {
+                    assert_eq!(popped.unwrap().unwrap().1, "beside", "round {round}");
+                    taken += 1;
+                }
+            }
+        });
+        table.remove_range(..).unwrap();
+    }
+    assert!(taken > 0);
 }
 
 #[test]
