@@ -19,6 +19,8 @@ pub enum IsolationLevel {
     /// A transaction that has changed nothing is never refused: it counts as having happened when it began. For that,
     /// and for the guarantee as a whole, *all* transactions that change something need this level, because the reads of
     /// the others are not tested; see [`Options::isolation`](crate::Options::isolation). Operations outside of
-    /// transactions need nothing, because each stands alone.
+    /// transactions need nothing, because each stands alone, except
+    /// [`Table::remove_range`](crate::Table::remove_range): it is a transaction, and has this level if the options of the
+    /// database say so.
     Serializable,
 }

@@ -12,6 +12,10 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// [plain](crate::TableOptions::versions) table they are removed one by one. To remove all entries of a table,
     /// [`Database::clear_table`] is faster.
     ///
+    /// It is isolated as [`Options::isolation`](crate::Options::isolation) says. If that is not
+    /// [`Serializable`](crate::IsolationLevel::Serializable), an entry that another transaction commits while the others are
+    /// removed may stay.
+    ///
     /// It waits for open transactions in its way, however long, and tries again, as [`Database::run`] does; other changes
     /// of a table give up after a moment. To limit that, use [`Database::run_with`].
     ///
