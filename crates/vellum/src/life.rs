@@ -358,9 +358,12 @@ impl Life {
 }
 
 impl Writing {
-    /// Whether it is an entry of this table, for this generation.
-    pub(crate) fn is_of(&self, open: &OpenTable, seen: PageId) -> bool {
-        self.seen == seen && self.entry.root() == open.current.last()
+    /// Where a sorted list has the entry of this table for this generation, or else should have it.
+    #[inline]
+    pub(crate) fn find(list: &[Self], open: &OpenTable, seen: PageId) -> std::result::Result<usize, usize> {
+        let wanted = (open.current.last(), seen);
+        // There may be thousands.
+        list.binary_search_by_key(&wanted, |writing| (writing.entry.root(), writing.seen))
     }
 }
 
@@ -558,7 +561,9 @@ mod tests {
         let root = PageId(5);
         let table = table_at(root);
         let first = table.begin_writing(Some(1), root).unwrap();
-        assert!(first.is_of(&table, root) && !first.is_of(&table, PageId(6)));
+        let is_of =
+            |writing: &Writing, seen| Writing::find(std::slice::from_ref(writing), &table, seen).is_ok();
+        assert!(is_of(&first, root) && !is_of(&first, PageId(6)));
         assert!(table.is_used_by(1) && !table.is_used_by(2));
         let second = table.begin_writing(Some(2), root).unwrap();
         assert!(table.begin_owning(1, (root, true)).is_err());
@@ -569,7 +574,7 @@ mod tests {
         assert!(table.begin_writing(Some(2), root).is_err() && table.begin_writing(None, root).is_err());
         table.add_generation(PageId(6), 0);
         let again = table.begin_writing(Some(1), PageId(6)).unwrap();
-        assert!(again.is_of(&table, PageId(6)) && !again.is_of(&table, root));
+        assert!(is_of(&again, PageId(6)) && !is_of(&again, root));
         table.end_owning(false, Some((PageId(6), 1)));
         // The second entry was made under the previous generation.
         drop((first, again));

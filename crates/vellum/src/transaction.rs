@@ -509,8 +509,8 @@ impl Transaction {
         if table.open.is_dropped() {
             self.check_not_dropped(table)?;
         }
-        if !changing.iter().any(|writing| writing.is_of(&table.open, tree.root())) {
-            changing.push(self.begin_writing(table, tree.root())?);
+        if let Err(place) = Writing::find(&changing, &table.open, tree.root()) {
+            changing.insert(place, self.begin_writing(table, tree.root())?);
         }
         change(tree).map_err(|error| self.die(table.named(error)))
     }
