@@ -1,7 +1,7 @@
 //! Several changes of a heap that happen together, or not at all.
 
 use crate::{
-    Object, Ref,
+    Object, Persistent, Ref,
     body::{LARGE_BYTES, damaged, decode, encode, large},
     copies::Copies,
     directory::Directory,
@@ -279,6 +279,27 @@ impl<'p, P: Pager> Change<'p, P> {
         }
         self.free(large);
         self.reserved.remove(&reference);
+        Ok(())
+    }
+
+    /// Removes all roots, and puts the object with the roots back into the page in which it was made. Does nothing if it is
+    /// gone.
+    pub(crate) fn empty_roots(&mut self, anchor: AnyRef) -> Result<(), ObjectError> {
+        let found = match self.find(anchor) {
+            Err(ObjectError::Dangling { .. }) => return Ok(()),
+            found => found?,
+        };
+        let (large, body) = (self.large_of(found)?, encode(&Roots::default())?);
+        if found.at != anchor
+            && let Some(mut page) = self.copies.page_mut(found.at.page())?
+        {
+            page.remove(found.at.granule());
+        }
+        if let Some(mut page) = self.copies.page_mut(anchor.page())? {
+            // It takes no more room than a forward.
+            page.replace(anchor.granule(), <Roots as Persistent>::FINGERPRINT, Flags::default(), &body);
+        }
+        self.free(large);
         Ok(())
     }
 

@@ -188,6 +188,16 @@ pub(crate) fn copy_of<P: Pager>(
     owner: PageId,
     page: PageId,
 ) -> Result<Option<(Box<PageBytes>, u64)>, ObjectError> {
+    Ok(copy_of_any(pager, page)?.filter(|(bytes, _)| PageView(bytes).is_of(owner)))
+}
+
+/// Whether a page is one that a heap which is being cleared has wiped, and not freed yet.
+pub(crate) fn is_wiped<P: Pager>(pager: &P, page: PageId) -> Result<bool, ObjectError> {
+    Ok(copy_of_any(pager, page)?.is_some_and(|(bytes, _)| PageView(&bytes).is_wiped()))
+}
+
+/// A copy of a page, and the version that it had; none if there is no such page.
+fn copy_of_any<P: Pager>(pager: &P, page: PageId) -> Result<Option<(Box<PageBytes>, u64)>, ObjectError> {
     let mut bytes = Box::new([0; PAGE_SIZE]);
     let token = pager.run(|| {
         let guard = pager.root(page)?;
@@ -196,7 +206,7 @@ pub(crate) fn copy_of<P: Pager>(
         Ok(guard.token())
     });
     match token {
-        Ok(token) => Ok(PageView(&bytes).is_of(owner).then_some((bytes, token))),
+        Ok(token) => Ok(Some((bytes, token))),
         Err(error) if is_nowhere(&error, page) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::time::Duration;
 use vellum_base::primitive::{Instant, Ordering, thread};
-use vellum_base::{Bytes, PAGE_SIZE};
+use vellum_base::{Bytes, PAGE_SIZE, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 impl<'p, P: Pager> Heap<'p, P> {
@@ -263,8 +263,8 @@ impl<'p, P: Pager> Heap<'p, P> {
     }
 
     /// Frees all pages of the heap, and its large objects. If it is interrupted, the call may be repeated until nothing
-    /// is left. No thread may use the heap meanwhile. Damaged pages are freed too; the large objects that they refer to are not
-    /// known, and stay allocated.
+    /// is left; until then the heap has no roots. No thread may use the heap meanwhile. Damaged pages are freed too; the
+    /// large objects that they refer to are not known, and stay allocated.
     ///
     /// # Errors
     /// If a page cannot be read, except that it is damaged.
@@ -273,23 +273,42 @@ impl<'p, P: Pager> Heap<'p, P> {
         self.state.forget_types();
         self.state.forget_rooms();
         let directory = self.directory();
+        // Roots would lead to objects that are gone.
+        let anchor = directory.anchor()?;
+        if let Some(anchor) = anchor {
+            unless_damaged(self.change(|change| change.empty_roots(anchor)))?;
+        }
         loop {
             let mut pages = Vec::new();
             directory.pages(|page| {
-                pages.push(page);
+                // Last, so that what is left of the heap has all that a heap has.
+                if anchor.is_none_or(|anchor| anchor.page() != page) {
+                    pages.push(page);
+                }
                 Ok(pages.len() < 256)
             })?;
             if pages.is_empty() {
-                return directory.clear();
+                break;
             }
-            for page in pages {
-                // A freed page may stay readable for a while, and remaining references must lead nowhere.
-                match self.change(|change| change.wipe(page)) {
-                    Err(ObjectError::Pool(PoolError::Corruption { .. })) => {}
-                    wiped => wiped?,
-                }
-                directory.free_page(self.pager, page)?;
-            }
+            pages.into_iter().try_for_each(|page| self.clear_page(page))?;
         }
+        if let Some(anchor) = anchor {
+            self.clear_page(anchor.page())?;
+        }
+        directory.clear()
+    }
+
+    fn clear_page(&self, page: PageId) -> Result<(), ObjectError> {
+        // A freed page may stay readable for a while, and remaining references must lead nowhere.
+        unless_damaged(self.change(|change| change.wipe(page)))?;
+        self.directory().free_page(self.pager, page)
+    }
+}
+
+/// Accepts that something was not done because it is damaged.
+fn unless_damaged(done: Result<(), ObjectError>) -> Result<(), ObjectError> {
+    match done {
+        Err(ObjectError::Pool(PoolError::Corruption { .. })) => Ok(()),
+        done => done,
     }
 }

@@ -128,6 +128,12 @@ impl<'a> PageView<'a> {
         PageHeader::read(&self.0[..]).kind == PageKind::OBJECTS && (&self.0[..]).u64_at(OWNER_AT) == owner.0
     }
 
+    /// Whether it was [wiped](PageMut::wipe), and not freed since.
+    pub fn is_wiped(self) -> bool {
+        let mut contents = self.0.iter().skip(HEADER_BYTES);
+        PageHeader::read(&self.0[..]).kind == PageKind::OBJECTS && contents.all(|byte| *byte == 0)
+    }
+
     pub fn free(self) -> usize {
         (&self.0[..]).u16_at(FREE_AT).into()
     }

@@ -6,7 +6,7 @@
 use crate::{
     Heap,
     body::{damaged, large},
-    copies::copy_of,
+    copies::{copy_of, is_wiped},
     error::ObjectError,
     outline::{Names, Outline},
     page::{Head, PageView},
@@ -139,6 +139,8 @@ impl<P: Pager> Walk<'_, '_, P> {
                 Ok(Some((bytes, _))) => {
                     PageView(&bytes).check().map_err(|what| PoolError::contents(page, what).into())
                 }
+                // It is left of a heap whose dropping was interrupted.
+                Ok(None) if matches!(is_wiped(heap.pager, page), Ok(true)) => Ok(()),
                 Ok(None) => Err(PoolError::contents(page, "a page of objects should be here").into()),
                 Err(error) => Err(error),
             };
@@ -152,6 +154,9 @@ impl<P: Pager> Walk<'_, '_, P> {
     /// Follows all references, starting with the roots.
     fn follow_all(&mut self) -> Result<(), ObjectError> {
         let Some(anchor) = self.heap.anchor()? else { return Ok(()) };
+        if is_wiped(self.heap.pager, anchor.any().page())? {
+            return Ok(());
+        }
         self.reach(anchor.any());
         let roots = self.heap.get(anchor)?;
         for (name, to) in roots.iter() {

@@ -157,7 +157,7 @@ impl Database {
     }
 
     /// Drops a heap with all its objects, page by page: the time this takes depends on the heap's size. If it is
-    /// interrupted, some objects are gone, and the call may be repeated. Meanwhile no thread can open the heap. Damaged pages of
+    /// interrupted, the roots and some objects are gone, and the call may be repeated. Meanwhile no thread can open the heap. Damaged pages of
     /// objects are no obstacle; the large objects that they refer to are not known, and keep their pages, which
     /// [`verify`](Self::verify) tells.
     ///

@@ -16,6 +16,7 @@ mod covered_snapshots;
 mod creation;
 mod database;
 mod discarded;
+mod dropped_heaps;
 mod early_numbers;
 mod encoding;
 mod entries;
