@@ -2,7 +2,10 @@
 
 use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
-use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, LitStr, Path, Result, Type, spanned::Spanned};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Field, Fields, GenericArgument, LitStr, Path, PathArguments, Result,
+    Type, TypePath, spanned::Spanned,
+};
 
 /// What `#[persistent(...)]` says.
 struct Attributes {
@@ -98,9 +101,37 @@ fn prepare_fields(input: &mut DeriveInput) -> Result<()> {
     };
     for field in fields {
         refuse_said(&field.attrs)?;
+        refuse_itself(&field.ty, &input.ident)?;
         field.ty = syn::parse2(written_out(field.ty.to_token_stream(), &input.ident))?;
     }
     Ok(())
+}
+
+/// Refuses a type that contains itself, as far as the tokens tell. The compiler would report a cycle between constants
+/// that the program did not write.
+fn refuse_itself(field: &Type, name: &Ident) -> Result<()> {
+    match field {
+        Type::Array(array) => refuse_itself(&array.elem, name),
+        Type::Paren(inner) => refuse_itself(&inner.elem, name),
+        Type::Group(inner) => refuse_itself(&inner.elem, name),
+        Type::Path(TypePath { qself: None, path, .. }) => {
+            if path.get_ident().is_some_and(|ident| ident == name || ident == "Self") {
+                let what = format!(
+                    "`{name}` cannot contain itself: its objects would have no length; refer to another one by `Ref<{name}>`"
+                );
+                return Err(Error::new(field.span(), what));
+            }
+            let Some(last) = path.segments.last() else { return Ok(()) };
+            let PathArguments::AngleBracketed(arguments) = &last.arguments else { return Ok(()) };
+            // Whatever else has parameters may be another name of a `Ref`.
+            let holds = last.ident == "Array" || last.ident == "Option";
+            arguments.args.iter().filter(|_| holds).try_for_each(|argument| match argument {
+                GenericArgument::Type(inner) => refuse_itself(inner, name),
+                _ => Ok(()),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The tokens of a type with the name of the deriving type instead of `Self`.
@@ -246,9 +277,9 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
             _objects::Shape::Struct { name: #name.to_owned(), fields: #shape }
         }
         #[inline(always)]
-        fn load<B: _objects::Bytes>(from: &_objects::Reader<B>, at: usize) -> Self {
-            const OFFSETS: [usize; #count + 1] = #offsets;
-            let offsets = OFFSETS;
+        fn load<__Bytes: _objects::Bytes>(from: &_objects::Reader<__Bytes>, at: usize) -> Self {
+            const __OFFSETS: [usize; #count + 1] = #offsets;
+            let offsets = __OFFSETS;
             #load
         }
         fn store(&self, to: &mut _objects::Writer, at: usize) {
@@ -272,8 +303,8 @@ fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
             #[doc = #document]
             #[allow(dead_code, reason = "a program reads some fields by themselves, or none")]
             #visibility const #constant: _objects::Field<#of, #of_field, {
-                const OFFSETS: [usize; #count + 1] = #offsets;
-                OFFSETS[#index]
+                const __OFFSETS: [usize; #count + 1] = #offsets;
+                __OFFSETS[#index]
             }> = _objects::Field::NEW;
         })
     });
@@ -347,7 +378,7 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
             }
         }
         #[inline]
-        fn load<B: _objects::Bytes>(from: &_objects::Reader<B>, at: usize) -> Self {
+        fn load<__Bytes: _objects::Bytes>(from: &_objects::Reader<__Bytes>, at: usize) -> Self {
             match from.u8(at) {
                 #(#later_tags => { let offsets = #later_offsets; #later_loads })*
                 tag => {
@@ -389,4 +420,32 @@ fn refuse(field: &Type) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::new(field.span(), what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(input: &str) -> String {
+        expand(syn::parse_str(input).unwrap()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_type_that_contains_itself_is_told_what_to_use() {
+        for input in [
+            "struct Tree { children: Array<Tree> }",
+            "struct Tree { children: vellum::objects::Array<Option<Self>> }",
+            "struct Tree(Array<[Tree; 2]>);",
+            "enum Tree { Leaf(u32), Node { left: Option<(Tree)> } }",
+            "struct Tree { next: Self }",
+        ] {
+            assert!(refused(input).contains("by `Ref<Tree>`"), "{input}: {}", refused(input));
+        }
+        for input in [
+            "struct Tree { children: Array<Ref<Tree>>, next: Option<Ref<Self>>, other: Link<Tree> }",
+            "struct Tree { other: forest::Tree, count: [u8; Self::COUNT], all: Array<<Self as Kind>::Of> }",
+        ] {
+            expand(syn::parse_str(input).unwrap()).unwrap();
+        }
+    }
 }

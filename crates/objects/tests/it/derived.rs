@@ -43,6 +43,27 @@ struct r#type {
     to: Array<[Text; 2]>,
 }
 
+/// A type of one letter, and a constant of a name that the derive may use itself.
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct B(u16);
+
+const OFFSETS: usize = 3;
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct OfB {
+    b: B,
+    all: [B; OFFSETS],
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+enum ChoiceOfB {
+    One(B),
+    Many([B; OFFSETS]),
+}
+
 macro_rules! long_name {
     ($($name:ident)*) => {
         /// A type with a field of a name that is longer than what is stored of it.
@@ -104,6 +125,13 @@ fn a_type_may_refer_to_itself_as_self() {
 #[test]
 fn a_type_may_name_its_fields_by_a_module_of_any_name() {
     check(Store::new(64), &ByModule { text: "text".into(), choice: None });
+}
+
+#[test]
+fn types_and_constants_may_have_any_names() {
+    let store = check(Store::new(64), &OfB { b: B(1), all: [B(2), B(3), B(4)] });
+    let store = check(store, &ChoiceOfB::One(B(5)));
+    check(store, &ChoiceOfB::Many([B(6), B(7), B(8)]));
 }
 
 #[test]
