@@ -100,3 +100,11 @@ fn a_value_without_end_is_refused() {
     }
     place.run(&["pmem", "get", "store", "key"]).fails(1, &["there is no key"]);
 }
+
+#[test]
+fn a_file_that_may_not_grow_is_no_room() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.shell(&format!("ulimit -f 4; exec {program} pmem create store")).fails(5, &["ulimit -f"]);
+    assert!(!place.path("store").exists());
+}

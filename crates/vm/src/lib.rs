@@ -64,6 +64,7 @@ pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, 
 pub use names::{IoEngine, ReleaseMethod};
 pub use overlay::{OverlayDirectory, OverlayFile};
 pub use page_memory::{PageMemory, PageMemoryOptions};
+pub use plain::check_size_limit;
 pub use prefetch::{LINE_BYTES, prefetch, prefetch_line, prefetch_to_write};
 pub use queue::{Completion, Queue, Wait};
 pub use release::Releaser;

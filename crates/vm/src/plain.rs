@@ -124,7 +124,10 @@ fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
 
 /// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE), and returns the limit. The kernel would send a signal
 /// that ends the process.
-pub(crate) fn check_size_limit(to: u64) -> io::Result<u64> {
+///
+/// # Errors
+/// [`io::ErrorKind::FileTooLarge`].
+pub fn check_size_limit(to: u64) -> io::Result<u64> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: the kernel fills the structure if it reports success, and only then is it read.
     let most = unsafe {

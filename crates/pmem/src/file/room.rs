@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::SpareHugePage;
+use vellum_vm::{SpareHugePage, check_size_limit};
 
 /// Since Linux 5.14; not every version of the C library's interface has a name for it.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
@@ -95,6 +95,8 @@ impl FileMedium {
 
     /// Makes the file longer; on failure its length is unchanged. What is mapped is known to `mapped`.
     pub(super) fn extend(&self, from: u64, to: u64, mapped: &mut Mapped) -> io::Result<()> {
+        // The process would be ended by a signal.
+        check_size_limit(to)?;
         self.populate_huge(from, to, mapped);
         // Also where there are huge pages: this alone says that storage was allocated.
         let extended = self.allocate(from, to);
