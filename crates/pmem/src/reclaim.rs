@@ -93,7 +93,8 @@ pub fn pass<L: Format, M: Medium>(
         let dead = f64::from(core.space.block(block).load().2);
         dead > 0.0 && dead >= units * core.reclaim.free_share
     };
-    core.space.close_partial(is_worth_it);
+    // One in which nothing is live is free as soon as it is closed.
+    core.space.close_partial(|block| is_worth_it(block) || core.space.block(block).load().1 == 0);
     let mut outcome = Ok(());
     for block in core.geometry.first_block()..core.space.end() {
         if is_worth_it(block) {

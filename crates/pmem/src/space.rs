@@ -189,7 +189,7 @@ impl Space {
         self.lock().partial.pop()
     }
 
-    /// Closes unfinished blocks that are worth compacting, so that they are compacted.
+    /// Closes unfinished blocks that are worth it, so that they are compacted, or free.
     pub fn close_partial(&self, is_worth_it: impl Fn(u64) -> bool) {
         let mut inner = self.lock();
         let (close, keep) =

@@ -249,3 +249,29 @@ fn idle_clients_do_not_keep_a_store_large() {
         assert_eq!(store.reader().get(&key(number * 3)).unwrap(), Some(value(number as u64, 300)));
     }
 }
+
+#[test]
+fn blocks_that_wait_for_a_client_and_hold_nothing_are_given_back() {
+    for checksums in [true, false] {
+        let place = Place::new();
+        let options = vellum_pmem::Options { checksums, ..common::options() };
+        let store = Store::<Variable>::create(place.path(), &options).unwrap();
+        let first = store.statistics().file_bytes;
+        // Each has a block of its own, with a record so small that it is not worth compacting.
+        let mut clients: Vec<_> = (0..200).map(|_| store.client().unwrap()).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.put(&number.to_le_bytes(), b"value").unwrap();
+        }
+        drop(clients);
+        let mut client = store.client().unwrap();
+        (0..200usize).for_each(|number| assert!(client.delete(&number.to_le_bytes()).unwrap()));
+        drop(client);
+        assert!(store.statistics().blocks >= 200);
+        // What the file has just grown by stays for a second.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        store.reclaim().unwrap();
+        let left = store.statistics();
+        assert_eq!((left.records, left.blocks, left.blocks_unfinished), (0, 0, 0), "{left:?}");
+        assert!(left.file_bytes <= first.next_multiple_of(256 << 10), "{left:?}");
+    }
+}
