@@ -35,6 +35,10 @@ pub struct Change<'p, P: Pager> {
     filled: Filled<'p, P>,
     /// Places that are reserved and not set yet.
     reserved: BTreeSet<AnyRef>,
+    /// It has found no roots where no page says so yet, and none of its copies shows that.
+    is_rootless: bool,
+    /// There are roots meanwhile: it has to be repeated.
+    is_stale: bool,
 }
 
 /// Where an object is, after following its forward.
@@ -64,6 +68,8 @@ impl<'p, P: Pager> Change<'p, P> {
             freed: Vec::new(),
             filled: Filled::new(heap),
             reserved: BTreeSet::new(),
+            is_rootless: false,
+            is_stale: false,
         }
     }
 
@@ -193,7 +199,10 @@ impl<'p, P: Pager> Change<'p, P> {
     /// If it cannot be read.
     pub fn root<T: Object>(&mut self) -> Result<Option<Ref<T>>, ObjectError> {
         self.heap.check_type::<T>(false)?;
-        let Some(anchor) = self.heap.anchor()? else { return Ok(None) };
+        let Some(anchor) = self.heap.anchor()? else {
+            self.is_rootless = true;
+            return Ok(None);
+        };
         Ok(self.get::<Roots>(anchor)?.get(T::NAME).map(AnyRef::typed))
     }
 
@@ -205,7 +214,18 @@ impl<'p, P: Pager> Change<'p, P> {
     pub fn set_root<T: Object>(&mut self, root: Option<Ref<T>>) -> Result<(), ObjectError> {
         self.heap.check_type::<T>(true)?;
         let anchor = self.heap.anchor_or_make()?;
+        self.look_for_roots(anchor)?;
         self.update(anchor, |roots: &mut Roots| roots.set(T::NAME, root.map(Ref::any)))
+    }
+
+    /// If it has found no roots before there was an object with them: looks whether there are still none. From then on
+    /// its copies show that.
+    fn look_for_roots(&mut self, anchor: Ref<Roots>) -> Result<(), ObjectError> {
+        if self.is_rootless {
+            self.is_stale |= self.get(anchor)?.iter().next().is_some();
+            self.is_rootless = false;
+        }
+        Ok(())
     }
 
     /// Stores a new value for an object that was found.
@@ -441,7 +461,10 @@ impl<'p, P: Pager> Change<'p, P> {
 
     /// Whether everything that was read is unchanged.
     pub(crate) fn is_current(&self) -> Result<bool, ObjectError> {
-        self.copies.is_current()
+        // An object with the roots stays, so there was none at any moment of the first check.
+        Ok(!self.is_stale
+            && self.copies.is_current()?
+            && (!self.is_rootless || self.heap.anchor()?.is_none()))
     }
 
     /// Makes the changes, unless something that was read has changed; returns whether they were made.
@@ -449,6 +472,16 @@ impl<'p, P: Pager> Change<'p, P> {
         if let Some(reference) = self.reserved.first().copied() {
             // What it saw may never have existed at one moment.
             return if self.is_current()? { Err(ObjectError::NotSet { reference }) } else { Ok(false) };
+        }
+        if self.copies.changed().next().is_none() {
+            return self.is_current();
+        }
+        if self.is_rootless {
+            let anchor = self.heap.anchor_or_make()?;
+            self.look_for_roots(anchor)?;
+        }
+        if self.is_stale {
+            return Ok(false);
         }
         let (copies, freed) = (&self.copies, &self.freed);
         if !self.made.keep(|made| copies.commit(made, freed))? {

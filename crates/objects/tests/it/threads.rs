@@ -253,3 +253,51 @@ fn a_place_that_is_left_unset_for_what_is_no_longer_so_is_no_error() {
     let outcome = heap.change(|change| change.reserve::<Node>().map(drop));
     assert!(matches!(outcome, Err(ObjectError::NotSet { .. })), "{outcome:?}");
 }
+
+/// A change that has found no root is repeated if another thread has set one meanwhile, also the first one of the heap.
+#[test]
+fn a_root_that_another_thread_has_set_first_is_not_replaced() {
+    for sets_root in [true, false] {
+        let store = Store::new(64);
+        let heap = store.heap();
+        let (mut attempts, mut first) = (0, None);
+        let seen = heap.change(|change| {
+            let seen = change.root::<Node>()?;
+            attempts += 1;
+            if attempts == 1 {
+                let set = || {
+                    let first = heap.allocate(&node(1, "first"))?;
+                    heap.set_root(Some(first))?;
+                    Ok::<_, ObjectError>(first)
+                };
+                first = Some(std::thread::scope(|scope| scope.spawn(set).join().unwrap())?);
+            }
+            if seen.is_none() {
+                let second = change.allocate(&node(2, "second"))?;
+                if sets_root {
+                    change.set_root(Some(second))?;
+                }
+            }
+            Ok::<_, ObjectError>(seen)
+        });
+        assert_eq!((seen.unwrap(), attempts), (first, 2));
+        assert_eq!(heap.root::<Node>().unwrap(), first);
+        assert!(store.verify().problems.is_empty(), "{:?}", store.verify().problems);
+    }
+    // One that only reads.
+    let store = Store::new(64);
+    let heap = store.heap();
+    assert_eq!(heap.root::<Node>().unwrap(), None);
+    let mut attempts = 0;
+    let seen = heap.change(|change| {
+        attempts += 1;
+        let seen = change.root::<Node>()?;
+        if attempts == 1 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| heap.set_root(Some(heap.allocate(&node(1, "first"))?))).join().unwrap()
+            })?;
+        }
+        Ok::<_, ObjectError>(seen)
+    });
+    assert!(seen.unwrap().is_some() && attempts == 2);
+}
