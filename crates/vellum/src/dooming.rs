@@ -1,6 +1,7 @@
 //! The trees that are to be freed, once nobody needs them any more, and those of them that are used again.
 
 use crate::{
+    doomed_trees::address_of,
     driver::lock,
     generations::Generation,
     life::{Contents, Doomed, OpenTable},
@@ -13,22 +14,18 @@ use vellum_base::primitive::Ordering;
 impl Inner {
     /// The root of an earlier generation of the table that is empty and no longer needed, if there is one.
     pub(crate) fn take_empty(&self, table: &Arc<OpenTable>) -> Option<PageId> {
-        let mut doomed = lock(&self.doomed);
-        let is_empty = |doomed: &Doomed| {
-            Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing && doomed.tree.is_some()
-        };
-        let index = doomed.iter().position(is_empty)?;
-        doomed.swap_remove(index).tree
+        let is_empty = |doomed: &Doomed| doomed.contents == Contents::Nothing && doomed.tree.is_some();
+        lock(&self.doomed).take_one(address_of(table), is_empty)?.tree
     }
 
     /// The roots of all earlier generations of the table, which are not freed then, unless one of them is not empty.
     pub(crate) fn take_all_empty(&self, table: &Arc<OpenTable>) -> Option<Vec<PageId>> {
         let mut doomed = lock(&self.doomed);
-        let is_own = |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table);
-        if doomed.iter().any(|doomed| is_own(doomed) && doomed.contents != Contents::Nothing) {
+        let table = address_of(table);
+        if doomed.of(table).iter().any(|doomed| doomed.contents != Contents::Nothing) {
             return None;
         }
-        Some(doomed.extract_if(.., |doomed| is_own(doomed)).filter_map(|doomed| doomed.tree).collect())
+        Some(doomed.take(table).into_iter().filter_map(|doomed| doomed.tree).collect())
     }
 
     /// Has a tree of a table, or the table with all its trees, freed once no snapshot sees it.
@@ -45,9 +42,9 @@ impl Inner {
 
     /// As [`doom`](Self::doom), of a tree that no snapshot sees. Its contents are freed at once.
     pub(crate) fn doom_and_empty(&self, open: &Arc<OpenTable>, root: PageId) {
-        let (open, tree) = (open.clone(), Some(root));
+        let (table, open, tree) = (address_of(open), open.clone(), Some(root));
         self.add_doomed(Doomed { open, time: 0, since: 0, tree, contents: Contents::Going });
-        self.truncate(root);
+        self.truncate(root, table);
     }
 
     fn add_doomed(&self, new: Doomed) {
@@ -60,7 +57,7 @@ impl Inner {
     /// What of a table is to be freed is freed once all snapshots see this commit.
     pub(crate) fn doom_from(&self, table: &Arc<OpenTable>, time: u64) {
         let mut doomed = lock(&self.doomed);
-        let own = doomed.iter_mut().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
+        let own = doomed.of_mut(address_of(table)).iter_mut();
         own.for_each(|doomed| doomed.time = doomed.time.max(time));
         self.has_doomed.store(true, Ordering::Release);
         self.note_news(table);

@@ -74,6 +74,7 @@ mod compact;
 mod coverage;
 mod cursor;
 mod database;
+mod doomed_trees;
 mod dooming;
 mod driver;
 mod encoding;

@@ -4,6 +4,7 @@ use crate::{
     Answer, Error, ErrorKind, IsolationLevel, Result, Task, Written,
     awaited::{Awaited, Waiting, seen_by},
     catalog,
+    doomed_trees::DoomedTrees,
     driver::{Driver, lock},
     freeing::Freeing,
     life::{Contents, Doomed, OpenTable},
@@ -73,7 +74,7 @@ pub(crate) struct Inner {
     /// The last commit before each table was created, by its root, if that was since the database was opened.
     pub(crate) created_after: Mutex<HashMap<PageId, u64>>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
-    pub(crate) doomed: Mutex<Vec<Doomed>>,
+    pub(crate) doomed: Mutex<DoomedTrees>,
     /// What of them could not be freed, and waits. Locked after them.
     pub(crate) waiting: Mutex<Waiting>,
     /// Whether any may be freed now, or when a snapshot ends.
@@ -196,27 +197,26 @@ impl Inner {
             return;
         }
         // Handles are made only while the tables are locked, and only through snapshots that see the table.
-        let address = |doomed: &Doomed| Arc::as_ptr(&doomed.open).addr();
-        let is_looked_at = |doomed: &Doomed| is_whole || news.contains(&address(doomed));
-        let mut tables = BTreeMap::new();
-        for entry in doomed.iter().filter(|doomed| is_looked_at(doomed)) {
-            let (_, entries, is_unused, is_empty) =
-                tables.entry(address(entry)).or_insert((&entry.open, 0, true, true));
-            *entries += 1;
-            *is_unused &= entry.time <= oldest && entry.contents != Contents::Going;
-            *is_empty &= entry.contents == Contents::Nothing;
-        }
-        let (mut unused, mut empty, mut without_handles) =
-            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for (address, (table, entries, is_unused, is_empty)) in tables {
-            table.unite(oldest);
-            if Arc::strong_count(table) == entries {
-                without_handles.insert(address);
-                let set = if is_unused { Some(&mut unused) } else { is_empty.then_some(&mut empty) };
-                set.map(|set| set.insert(address));
+        let looked_at = doomed.tables((!is_whole).then_some(news));
+        let mut without_handles = BTreeSet::new();
+        let (mut free, mut at_rest) = (Vec::new(), Vec::new());
+        for table in looked_at.iter().copied() {
+            let entries = doomed.of(table);
+            let Some(Doomed { open: table_open, .. }) = entries.first() else { continue };
+            table_open.unite(oldest);
+            if Arc::strong_count(table_open) != entries.len() {
+                continue;
+            }
+            without_handles.insert(table);
+            if entries.iter().all(|entry| entry.time <= oldest && entry.contents != Contents::Going) {
+                free.extend(doomed.take(table));
+            } else if entries.iter().all(|entry| entry.contents == Contents::Nothing)
+                && entries.iter().any(|entry| entry.tree.is_none())
+            {
+                // Nobody can get a handle on such a table any more. The entries of its earlier trees have earlier times.
+                at_rest.extend(doomed.take(table).into_iter().find(|entry| entry.tree.is_none()));
             }
         }
-        let free: Vec<Doomed> = doomed.extract_if(.., |doomed| unused.contains(&address(doomed))).collect();
         let mut roots = BTreeSet::new();
         let later = resting.split_off(&oldest.saturating_add(1));
         for table in std::mem::replace(resting, later).into_values().flatten() {
@@ -225,11 +225,6 @@ impl Inner {
                 roots.insert(generation.root);
             }
         }
-        // Nobody can get a handle on such a table any more. The entries of its earlier trees have earlier times.
-        let is_at_rest = |doomed: &Doomed| doomed.tree.is_none() && empty.contains(&address(doomed));
-        let at_rest: Vec<Doomed> = doomed.extract_if(.., |doomed| is_at_rest(doomed)).collect();
-        let gone: BTreeSet<_> = at_rest.iter().map(address).collect();
-        doomed.retain(|other| !gone.contains(&address(other)));
         for entry in at_rest {
             resting.entry(entry.time).or_default().push(entry.open);
         }
@@ -240,31 +235,32 @@ impl Inner {
                 None => roots.extend(table.generations().map(|generation| generation.root)),
             }
         }
-        let mut emptied = Vec::new();
+        let mut emptied = BTreeMap::new();
         if is_whole {
             *awaited = Awaited::of(doomed.len());
         }
         resting.keys().next().into_iter().for_each(|time| awaited.commit(*time));
-        for entry in doomed.iter_mut().filter(|doomed| is_looked_at(doomed)) {
-            if entry.time > oldest {
-                awaited.commit(entry.time);
-            }
-            let is_due = match entry.contents {
-                Contents::Whole => true,
-                Contents::Failed(until) => {
-                    awaited.time(until);
-                    until <= Instant::now()
+        for table in looked_at {
+            for entry in doomed.of_mut(table) {
+                if entry.time > oldest {
+                    awaited.commit(entry.time);
                 }
-                Contents::Going | Contents::Nothing => false,
-            };
-            // The last tree of a table that is gone is reached by handles.
-            let is_out_of_reach = entry.tree.is_some() || without_handles.contains(&address(entry));
-            if is_due && is_out_of_reach {
-                match seen_by(&snapshots, entry.since, entry.time) {
-                    Some(snapshot) => awaited.end_of(snapshot),
-                    None => {
-                        entry.contents = Contents::Going;
-                        emptied.push(entry.root());
+                let is_due = match entry.contents {
+                    Contents::Whole => true,
+                    Contents::Failed(until) => {
+                        awaited.time(until);
+                        until <= Instant::now()
+                    }
+                    Contents::Going | Contents::Nothing => false,
+                };
+                // The last tree of a table that is gone is reached by handles.
+                if is_due && (entry.tree.is_some() || without_handles.contains(&table)) {
+                    match seen_by(&snapshots, entry.since, entry.time) {
+                        Some(snapshot) => awaited.end_of(snapshot),
+                        None => {
+                            entry.contents = Contents::Going;
+                            emptied.insert(entry.root(), table);
+                        }
                     }
                 }
             }
@@ -284,11 +280,11 @@ impl Inner {
             self.durable.forget_tree(root);
             self.freeing.free(root);
         }
-        emptied.into_iter().for_each(|root| self.truncate(root));
+        emptied.into_iter().for_each(|(root, table)| self.truncate(root, table));
     }
 
-    /// Frees the contents of a tree that a table has had.
-    pub(crate) fn truncate(&self, root: PageId) {
+    /// Frees the contents of a tree that the table at this address has had.
+    pub(crate) fn truncate(&self, root: PageId, table: usize) {
         /// Until then no transaction that ends tries it again.
         const RETRY: Duration = Duration::from_secs(1);
         let left = match self.empty(root) {
@@ -297,6 +293,7 @@ impl Inner {
         };
         let mut doomed = lock(&self.doomed);
         doomed
+            .of_mut(table)
             .iter_mut()
             .filter(|doomed| doomed.contents == Contents::Going && doomed.root() == root)
             .for_each(|doomed| {
@@ -335,8 +332,7 @@ impl Inner {
 
     /// How many of the handles on a table belong to the program.
     pub(crate) fn handles(&self, table: &Weak<OpenTable>) -> usize {
-        let is_same = |doomed: &&Doomed| std::ptr::eq(Arc::as_ptr(&doomed.open), table.as_ptr());
-        let own = lock(&self.doomed).iter().filter(is_same).count()
+        let own = lock(&self.doomed).of(table.as_ptr().addr()).len()
             + usize::from(self.compacting.load(Ordering::Relaxed) == table.as_ptr().addr());
         table.strong_count().saturating_sub(own)
     }

@@ -49,6 +49,43 @@ fn small_transactions_do_not_look_at_thousands_of_tables_that_wait_for_a_snapsho
     drop((snapshot, tables));
 }
 
+/// Until trees that are to be freed were found by their tables, each clearing and each drop looked at those of all tables,
+/// several times.
+#[test]
+fn a_table_is_cleared_and_dropped_as_fast_beside_thousands_that_were() {
+    const COUNT: usize = 2000;
+    let large = options().pool_bytes(128 << 20).capacity_bytes(1 << 30).durability(Durability::Deferred);
+    let (_disk, database) = database(3, &large);
+    let _other: Table = database.create_table("other").unwrap();
+    let smallest = || {
+        let clear = |_| {
+            let begun = Instant::now();
+            (0..20).for_each(|_| database.clear_table("other").unwrap());
+            begun.elapsed()
+        };
+        (0..20).map(clear).min().unwrap()
+    };
+    let before = smallest();
+    let tables = create(&database, COUNT);
+    clear(&database, COUNT);
+    let beside = smallest();
+    assert!(beside < 5 * before, "{before:?} without them, {beside:?} with them");
+    drop(tables);
+    let snapshot = database.begin().unwrap();
+    let drops = |from: usize| {
+        let begun = Instant::now();
+        (from..from + 100).for_each(|number| database.drop_table(&name(number)).unwrap());
+        begun.elapsed()
+    };
+    let times: Vec<_> = (0..COUNT).step_by(100).map(drops).collect();
+    let (first, last) = times.split_at(times.len() / 2);
+    let (first, last) = (first.iter().min().unwrap(), last.iter().min().unwrap());
+    assert!(*last < 5 * *first, "{first:?} at first, {last:?} at last");
+    drop(snapshot);
+    assert!(pages(&database) < 200);
+    assert_clean(&database);
+}
+
 /// Handles know a table by the name that it had. As long as snapshots see another tree of it, each read of a transaction looks for
 /// the present name.
 #[test]
