@@ -189,6 +189,12 @@ pub trait Isolation: Send + Sync {
     /// ends. The leaf is still latched.
     fn unchanged(&self) {}
 
+    /// Reports that the leaf of a key is sparse, and could not be merged because undo may need it as it is. No latch is
+    /// held.
+    fn put_off_merge(&self, tree: PageId, key: &[u8]) {
+        let _ = (tree, key);
+    }
+
     /// Takes the last claim back: the record is not changed. Others may still be refused until this transaction ends. If a change had been begun in place, `value` is the value
     /// in the leaf, and becomes what it was. The leaf is still latched.
     fn give_up(&self, value: Option<&mut [u8]>) {

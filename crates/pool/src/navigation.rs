@@ -241,6 +241,10 @@ impl Allocation for Pool {
         Pool::allocate(self, pages, kind)
     }
 
+    fn may_merge_leaves(&self) -> bool {
+        Pool::may_merge_leaves(self)
+    }
+
     fn allocate_before(
         &self,
         limit: PageId,

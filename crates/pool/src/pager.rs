@@ -420,6 +420,12 @@ pub trait Allocation: Navigation {
         Ok(None)
     }
 
+    /// Whether leaves may be merged: what is undone later finds pages for the halves into which it splits them. The thread
+    /// holds no latch.
+    fn may_merge_leaves(&self) -> bool {
+        true
+    }
+
     /// Frees an extent to which nothing refers any more, without reading it in. `lsn` is the LSN of the record that
     /// says so; zero if there is none, because no record said that it was allocated. This does not wait for a thread
     /// that still reads the extent: the extent is then freed later.

@@ -21,7 +21,7 @@ use crate::{
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
     statistics::PoolStatistics,
-    undo_space::UndoSpace,
+    undo_space::{UndoSpace, is_undoing},
 };
 use std::{
     path::{Path, PathBuf},
@@ -223,6 +223,17 @@ impl Pool {
             let admitted = self.allocator.storage().admit_growth(own);
             if is_full(&admitted) { Err(PoolError::KeptForUndo) } else { admitted }
         })
+    }
+
+    /// Whether leaves may be merged: the file has room for all that is [kept](Self::undo_space) for undo. The thread holds
+    /// no latch.
+    pub fn may_merge_leaves(&self) -> bool {
+        let undo = self.undo_space();
+        if undo.lacks_room() {
+            return false;
+        }
+        // A thread that undoes has less to keep after each change, and would look again after each.
+        !undo.is_scarce() || (!is_undoing() && self.admit_growth(0).is_ok())
     }
 
     /// Which pages are kept before they change, and the keeper.

@@ -3,7 +3,8 @@
 //! A transaction that removes a record, or makes one shorter, leaves room in a leaf that others may use. To put the
 //! record back, the leaf is then split, and that takes pages. So that this works in a full file too, the pages that
 //! undo may need are *kept*. Ordinary allocations leave them, and only a thread that is [undoing](undoing) takes them.
-//! If there is no room for all that is kept, others must not use the room in leaves either.
+//! If there is no room for all that is kept, others must not use the room in leaves either. Then leaves are not merged
+//! either: undo splits what was merged, and its halves may take twice the pages that the merges have freed.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, planted, unless_planted};
 use std::cell::Cell;
@@ -44,13 +45,17 @@ pub struct UndoSpace {
 struct Counts {
     kept: AtomicU64,
     assured: AtomicU64,
+    /// How many pages were kept when there was last no room for all of them; zero since there was.
+    refused: AtomicU64,
+    /// How many threads undo what nothing is kept for.
+    holders: AtomicU64,
 }
 
 impl UndoSpace {
     /// From now on so many more pages are kept. A caller that has made room in a leaf still has the leaf latched, so the
     /// next thread that changes the leaf knows of them, unless it asked before.
     pub fn keep(&self, pages: u64) {
-        let Counts { kept, assured } = &self.counts.0;
+        let Counts { kept, assured, .. } = &self.counts.0;
         // SeqCst: see `assure`.
         let kept = kept.fetch_add(pages, unless_planted(Bug::RelaxedKeep, Ordering::SeqCst)) + pages;
         if kept > assured.load(Ordering::SeqCst) {
@@ -70,6 +75,33 @@ impl UndoSpace {
     pub fn is_scarce(&self) -> bool {
         // Relaxed: a thread that has latched a leaf since the change that has made it scarce sees it.
         self.shortages.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Undoes something for which nothing is kept, as a recovery does: meanwhile no leaves are merged.
+    pub fn holding_leaves<T>(&self, undo: impl FnOnce() -> T) -> T {
+        struct Held<'u>(&'u AtomicU64);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        // Relaxed: the threads that undo are begun or told after this.
+        self.counts.0.holders.fetch_add(1, Ordering::Relaxed);
+        let _held = Held(&self.counts.0.holders);
+        undo()
+    }
+
+    /// Whether it is known that the file lacks room for what is kept, or nothing is known.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let Counts { refused, holders, .. } = &self.counts.0;
+        // Relaxed, both: another thread may find room, or keep more, at any moment.
+        let refused = refused.load(Ordering::Relaxed);
+        holders.load(Ordering::Relaxed) > 0 || (refused > 0 && self.kept() >= refused)
+    }
+
+    /// Notes that the file lacks room for so many pages that are kept; zero if it does not.
+    pub(crate) fn note_refused(&self, kept: u64) {
+        self.counts.0.refused.store(kept, Ordering::Relaxed);
     }
 
     pub(crate) fn kept(&self) -> u64 {

@@ -18,7 +18,7 @@ use crate::{
     LogSettings,
     bell::Bell,
     plant::{Bug, planted},
-    records::{TIME_BYTES, contents_record, now, time_record},
+    records::{ROLLED_BACK, TIME_BYTES, contents_record, end_record, now, time_record},
 };
 use std::{
     cell::Cell,
@@ -193,6 +193,13 @@ impl Changes {
             self.last_time.store(now, Ordering::Release);
             PENDING_TIME.set(Some((self.number, reservation.into_lsn(), now)));
         }
+    }
+
+    /// Logs that a transaction has been undone.
+    pub fn log_rollback(&self, number: u64) {
+        let record = end_record(ROLLED_BACK, number, 0, Lsn(0));
+        let lsn = self.reserve(record.len());
+        self.fill(lsn, &record);
     }
 
     fn fill_time(&self) {

@@ -34,6 +34,7 @@ mod on_demand;
 mod pacing;
 mod places;
 mod plant;
+mod put_off;
 mod readable;
 mod reads;
 mod records;

@@ -69,6 +69,20 @@ pub(crate) fn is_change(record: &[u8]) -> bool {
     matches!(LogRecord::decode(record), LogRecord::Change | LogRecord::Unknown)
 }
 
+/// The length of a record that ends a transaction.
+pub(crate) const END_BYTES: usize = 1 + 4 * 8;
+
+/// The record that ends a transaction: its kind, the transaction's number, the number of the commit, the time of day in
+/// nanoseconds since 1970, and the place before the first record; each of the four is in 8 bytes.
+pub(crate) fn end_record(kind: u8, number: u64, time: u64, first: Lsn) -> [u8; END_BYTES] {
+    let mut record = [kind; END_BYTES];
+    let (_, places) = record.as_rchunks_mut();
+    for (place, field) in places.iter_mut().zip([number, time, now(), first.0]) {
+        *place = field.to_le_bytes();
+    }
+    record
+}
+
 /// A time record.
 pub(crate) fn time_record(time: u64) -> [u8; TIME_BYTES] {
     let mut record = [TIME; TIME_BYTES];

@@ -12,13 +12,14 @@ use crate::{
     change_log::Changes,
     gathered::{Gathered, PageChanges},
     plant::{Bug, planted},
+    put_off::PutOff,
     records::is_change,
     shares::{PartChange, Shares},
-    transaction::{log_rollback, undo},
+    transaction::undo,
 };
 use std::{fmt::Display, iter};
 use vellum_access::{
-    ChangeRecord, PageRedo, free_large,
+    ChangeRecord, PageRedo, UndoChange, free_large,
     node::{NodeError, NodeView},
 };
 use vellum_base::primitive::{Mutex, mpsc::sync_channel, spawn_scoped, thread};
@@ -281,7 +282,8 @@ pub(crate) fn undo_all(
     const MANY: usize = 4096;
     let (losers, undone) = analysis.take_losers();
     let counts = (losers.len() as u64, undone.len() as u64);
-    // The latest first.
+    let mut put_off = PutOff::default();
+    // The latest first. Nothing is known of how much room undo may need, so leaves stay as they are.
     for undone in undone.rchunks(MANY) {
         let records = read_records(&changes.log, undone)?;
         for ((lsn, transaction), record) in undone.iter().zip(&records).rev() {
@@ -292,14 +294,20 @@ pub(crate) fn undo_all(
             let faulty = |fault| TxnError::Record { lsn: *lsn, fault };
             let record = ChangeRecord::decode(record).map_err(faulty)?;
             if let Some((tree, change)) = record.undo().map_err(faulty)? {
-                damage.check(undo(pool, tree, change, (*transaction, *lsn)))?;
+                if let UndoChange::Restore { key, before: None } = change {
+                    put_off.note(tree, key);
+                }
+                let undone =
+                    pool.undo_space().holding_leaves(|| undo(pool, tree, change, (*transaction, *lsn)));
+                damage.check(undone)?;
             }
         }
     }
-    losers.into_iter().for_each(|loser| log_rollback(changes, loser));
+    losers.into_iter().for_each(|loser| changes.log_rollback(loser));
     for (tree, reference) in analysis.take_replaced() {
         damage.check(free_large(pool, tree, reference).map_err(TxnError::from))?;
     }
+    put_off.carry_out(pool);
     Ok(counts)
 }
 

@@ -3,14 +3,14 @@
 use crate::{
     TxnError,
     before::BeforeImage,
-    change_log::Changes,
     exposure::Exposure,
     leftovers,
     lock_order::{OrderedGuard, OrderedMutex, rank},
     places::Places,
     plant::{Bug, planted},
+    put_off::PutOff,
     reads::{Edge, ReadSet},
-    records::{COMMITTED, ROLLED_BACK, now},
+    records::{COMMITTED, END_BYTES, end_record},
     transactions::{Ended, Refused, Snapshot, Transactions},
     undo_buffer::Undo,
     versions::Refusal,
@@ -21,7 +21,7 @@ use vellum_access::{
     BlobReference, Claim, Direction, Intent, Isolation, Removed, Seen, Tree, UndoChange, Unshared,
     ValueImage, View, Writer, free_large,
 };
-use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError, undoing};
 
@@ -44,6 +44,8 @@ pub struct Transaction {
     needs_care: AtomicBool,
     /// Whether the file has no room but what others' undo may need.
     has_no_room: AtomicBool,
+    /// Merges that are carried out when it has ended.
+    put_off: Mutex<PutOff>,
     /// What it has read, if it is serializable.
     reads: Option<OrderedMutex<ReadSet, { rank::READS }>>,
 }
@@ -81,6 +83,7 @@ impl Transaction {
             calls: AtomicU64::new(0),
             needs_care: AtomicBool::new(false),
             has_no_room: AtomicBool::new(false),
+            put_off: Mutex::default(),
             reads: is_serializable.then(OrderedMutex::default),
         }
     }
@@ -282,6 +285,9 @@ impl Transaction {
             drop(state);
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
             undo(pool, before.tree, restored, (number, lsn))?;
+            if before.value().is_none() && self.transactions.undo_space.is_scarce() {
+                self.put_off_merge(before.tree, before.key());
+            }
             let mut state = self.lock();
             if before.value().is_none() {
                 note_absent(&self.transactions, &state, before.image());
@@ -321,6 +327,8 @@ impl Transaction {
         let undo_room = std::mem::take(&mut state.undo_room);
         drop(state);
         self.give_back(undo_room.held());
+        // Before trees that it has made are freed.
+        self.carry_out_merges(pool);
         self.transactions.roll_back(&self.writes);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
@@ -328,7 +336,7 @@ impl Transaction {
             if let Places::Log(changes) = &self.transactions.places
                 && is_logged
             {
-                log_rollback(changes, number);
+                changes.log_rollback(number);
             }
         }
         after();
@@ -423,6 +431,12 @@ impl Transaction {
         }
     }
 
+    /// Merges what could not be merged while undo might have needed it. The tables are still kept from being dropped.
+    fn carry_out_merges(&self, pool: &Pool) {
+        let put_off = self.put_off.lock().map(|mut put_off| std::mem::take(&mut *put_off));
+        put_off.unwrap_or_default().carry_out(pool);
+    }
+
     fn end(&self, pool: &Pool) {
         self.clean_up(pool, self.transactions.end(&self.snapshot));
     }
@@ -436,6 +450,7 @@ impl Transaction {
                 transactions.places.release();
             }
             clean_up(pool, transactions, ended);
+            self.carry_out_merges(pool);
         };
         match &transactions.places {
             // What this logs, or a waker, is not what the end of the transaction waits for.
@@ -523,6 +538,13 @@ impl Isolation for Transaction {
     }
 
     #[cold]
+    fn put_off_merge(&self, tree: PageId, key: &[u8]) {
+        if let Ok(mut put_off) = self.put_off.lock() {
+            put_off.note(tree, key);
+        }
+    }
+
+    #[cold]
     fn give_up(&self, value: Option<&mut [u8]>) {
         let mut state = self.lock();
         let Some((before, is_first)) = state.take_claim() else { return };
@@ -559,13 +581,6 @@ pub(crate) fn undo(
     Ok(undoing(|| Tree::open(pool, tree).with_view(view).undo(change))?)
 }
 
-/// Logs that a transaction has been undone.
-pub(crate) fn log_rollback(changes: &Changes, number: u64) {
-    let record = end_record(ROLLED_BACK, number, 0, Lsn(0));
-    let lsn = changes.reserve(record.len());
-    changes.fill(lsn, &record);
-}
-
 /// Forgets what no snapshot needs any more, and frees its large values.
 fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
     transactions.prune(&ended);
@@ -581,18 +596,4 @@ fn clean_up(pool: &Pool, transactions: &Transactions, ended: Ended) {
     }
     pruned.go_home();
     transactions.versions.prune_spilled(&oldest);
-}
-
-/// The length of a record that ends a transaction.
-const END_BYTES: usize = 1 + 4 * 8;
-
-/// The record that ends a transaction: its kind, the transaction's number, the number of the commit, the time of day in
-/// nanoseconds since 1970, and the place before the first record; each of the four is in 8 bytes.
-fn end_record(kind: u8, number: u64, time: u64, first: Lsn) -> [u8; END_BYTES] {
-    let mut record = [kind; END_BYTES];
-    let (_, places) = record.as_rchunks_mut();
-    for (place, field) in places.iter_mut().zip([number, time, now(), first.0]) {
-        *place = field.to_le_bytes();
-    }
-    record
 }

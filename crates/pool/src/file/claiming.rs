@@ -87,6 +87,7 @@ impl Storage {
                 let ahead = kept + (kept / 8).clamp(*MORE.start(), *MORE.end());
                 let enough = [ahead, kept].into_iter().find(|pages| self.has_room(end, free, *pages).is_ok());
                 self.undo.assure(enough.unwrap_or(0));
+                self.undo.note_refused(if enough.is_some() { 0 } else { kept });
                 match enough {
                     Some(_) => Ok(()),
                     None => self.has_room(end, free, kept.saturating_sub(own)),

@@ -38,6 +38,7 @@ mod large_objects;
 mod loading;
 mod lookups;
 mod many_tables;
+mod merged_leaves;
 mod moved;
 mod needless_conflicts;
 mod nested;

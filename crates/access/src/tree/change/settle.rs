@@ -24,9 +24,9 @@
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, NodeImage, PageChange, Recording};
 use crate::node::{NODE_BYTES, NodeError, NodeMut, NodeView, Side, exchange_separator, pass_child};
-use crate::tree::Tree;
-use crate::tree::change::merge::Merged;
+use crate::tree::change::merge::{Merged, is_sparse};
 use crate::tree::descend::{Approach, Place, Towards};
+use crate::tree::{Tree, check_key};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 /// How many steps are taken after a split. Usually it takes fewer than ten.
@@ -47,15 +47,55 @@ enum Found {
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Merges the node at `level` on the way to `key` with a neighbour, if it is sparse and they fit, and then its
-    /// parent, and so on; settles what is left with a single child.
+    /// parent, and so on; settles what is left with a single child. A leaf that [undo may need](vellum_pool::UndoSpace) stays
+    /// as it is, and the tree's view is told.
     ///
     /// # Errors
     /// If a page cannot be obtained. What was done until then is complete.
     pub(in crate::tree) fn merge(&self, key: &[u8], level: u8) -> Result<(), AccessError> {
+        if level == 0 && !self.pager.may_merge_leaves() {
+            if let Some(view) = self.view {
+                view.isolation.put_off_merge(self.root(), key);
+            }
+            return Ok(());
+        }
         match self.merge_upwards(key, level)? {
             Some(level) => self.settle(key, level),
             None => Ok(()),
         }
+    }
+
+    /// Merges the leaf of `key` with a neighbour, if it is sparse and both fit into one page.
+    ///
+    /// # Errors
+    /// If a page cannot be obtained. What was done until then is complete.
+    pub fn merge_at(&self, key: &[u8]) -> Result<(), AccessError> {
+        check_key(key)?;
+        self.merge(key, 0)
+    }
+
+    /// [Merges](Self::merge_at) the leaves that may hold keys from `first` to `last`, but looks at no more than `most`.
+    ///
+    /// # Errors
+    /// As for `merge_at`.
+    pub fn merge_between(&self, (first, last): (&[u8], &[u8]), most: u64) -> Result<(), AccessError> {
+        let (mut key, mut copy) = (first.to_vec(), Vec::new());
+        for _ in 0..most {
+            let approach = (Approach::InPassing, true);
+            if self.copy_node(Towards::Key(&key), 0, approach, &mut copy)? != Some(true) {
+                return Ok(());
+            }
+            let (leaf, mut upper) = (NodeView::new(&copy[..]), Vec::new());
+            let has_next = leaf.upper_fence(&mut upper) && &*upper < last;
+            if is_sparse(leaf) {
+                self.merge(&key, 0)?;
+            }
+            if !has_next {
+                return Ok(());
+            }
+            key = after(upper);
+        }
+        Ok(())
     }
 
     /// Settles the node at `level` on the way to `key`, its neighbours at that level, and their only children. One or
