@@ -118,6 +118,13 @@ fn a_command_that_only_reads_gives_up_no_log_that_is_to_be_archived() {
     place.run(&["put", "d", "three", "v", "--archive", "ar"]).ok();
     place.run(&["restore", "full", "r", "--archive", "ar"]).ok();
     assert_eq!(place.run(&["scan", "r", "--keys"]).ok(), "one\nthree\ntwo\nzero\n");
+    // Options may come anywhere.
+    place.run(&["restore", "--archive", "ar", "full", "first"]).ok();
+    place.run(&["restore", "full", "--archive", "ar", "between"]).ok();
+    assert_eq!(place.run(&["scan", "between", "--keys"]).ok(), "one\nthree\ntwo\nzero\n");
+    for command in [&["restore", "full"][..], &["restore", "--archive", "ar", "full"]] {
+        place.run(command).fails(2, &["only one file is named"]);
+    }
 }
 
 #[test]

@@ -41,7 +41,8 @@ Examples:
 #[command(after_help = HELP, override_usage = "vellum restore [OPTIONS] <BACKUP>... <DATABASE>")]
 pub struct Arguments {
     /// A full backup, the increments that follow on it, and last the database to be made
-    #[arg(required = true, num_args = 2.., value_names = ["BACKUP", "DATABASE"])]
+    // Options may lie between them, which a larger number would not allow: `run` counts them.
+    #[arg(required = true, num_args = 1.., value_name = "FILES")]
     files: Vec<PathBuf>,
     /// Follow this archive of the log, to its end unless --until, --until-lsn or --before-lsn is given
     #[arg(long, value_name = "DIR")]
@@ -81,8 +82,13 @@ struct Summary {
 /// Restores a database.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let start = Instant::now();
-    let Some((database, backups)) = arguments.files.split_last() else {
-        return Err(Failure::usage("name a backup, and the database to be made of it"));
+    let (database, backups) = match arguments.files.split_last() {
+        Some((database, backups)) if !backups.is_empty() => (database, backups),
+        _ => {
+            let message =
+                "a restore takes a BACKUP and, behind it, the DATABASE to be made: only one file is named";
+            return Err(Failure::usage(message));
+        }
     };
     store::check_new_file(database)?;
     let backups = backups.iter().map(|path| backup::open(path)).collect::<Result<Vec<Backup>>>()?;
