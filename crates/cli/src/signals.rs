@@ -28,6 +28,12 @@ pub fn watch() {
     });
 }
 
+/// From now on a write beyond the limit on the size of files (`ulimit -f`) is an error, and not the end of the process.
+pub fn survive_file_size_limit() {
+    // If the system refuses, the signal ends the process as before.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
 /// Whether a signal has arrived.
 pub fn interrupted() -> bool {
     // Relaxed: no other data depends on the flag.

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use vellum::{
-    Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader,
+    Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, TxnError, ValueReader,
     pool::{POOL_BYTES_MIN, PoolError, PoolFile, PoolOptions, VmError},
 };
 use vellum_base::{io_causes, shown};
@@ -163,9 +163,20 @@ fn log_file_bytes(path: &Path) -> Option<u64> {
     segments.filter_map(|file| Some(file.metadata().ok()?.len())).max().filter(|bytes| *bytes > 0)
 }
 
-/// As [`close`]; tells if `--no-archive` has ended nothing yet, because nothing was changed.
-pub fn close_changed(database: Database, arguments: &WriteArguments, general: &General) -> Result {
-    close(database)?;
+/// As [`close`], after a command has `done` something; what failed first is told first. Tells if `--no-archive` has ended nothing yet, because nothing was changed.
+pub fn close_changed<T>(
+    database: Database,
+    arguments: &WriteArguments,
+    general: &General,
+    done: Result<T>,
+) -> Result<T> {
+    let closed = close_after(database, done.is_ok());
+    let done = match (done, closed) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(close)) => return Err(close),
+        (Err(failure), Ok(())) => Err(failure),
+        (Err(failure), Err(close)) => return Err(failure.and(close.message)),
+    };
     let path = &arguments.store.database;
     // If another archive begins, the file does not say which one it means.
     if arguments.no_archive && arguments.archive.is_none() && is_log_archived(path) {
@@ -175,7 +186,7 @@ pub fn close_changed(database: Database, arguments: &WriteArguments, general: &G
             shown(path)
         ));
     }
-    Ok(())
+    done
 }
 
 /// Whether the file of a database that was closed says that its log is archived. False if it cannot be opened, as where
@@ -189,12 +200,20 @@ fn is_log_archived(path: &Path) -> bool {
 
 /// Closes a database that was changed. There must be no open tables.
 pub fn close(database: Database) -> Result {
+    close_after(database, false)
+}
+
+/// Closes a database, in which what the command was to do may be done.
+fn close_after(database: Database, is_done: bool) -> Result {
     let path = database.path().to_owned();
     database.close().map_err(|error| {
-        Failure::from(error).after(format_args!("cannot close {}", shown(&path))).and(
+        // All is in the log then, durably.
+        let is_kept = is_done && matches!(&error, Error::Log(TxnError::NotArchived { .. }));
+        let failure = Failure::from(error).after(format_args!("cannot close {}", shown(&path))).and(
             "Make room or mend the device; then `vellum recover`, with the same --archive if there was one, or the next command that \
              changes the database, recovers what its log holds",
-        )
+        );
+        if is_kept { failure.and("What this command was to do is done") } else { failure }
     })
 }
 

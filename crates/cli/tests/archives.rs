@@ -118,3 +118,24 @@ fn an_archive_that_did_not_end_yet_is_told() {
     assert!(!place.run(&["recover", "d", "--no-archive"]).err.contains(told));
     place.run(&["recover", "d"]).ok();
 }
+
+/// What a command could not do is told, and not only that the database could not be closed then.
+#[test]
+fn a_close_that_fails_does_not_hide_what_failed_before() {
+    let place = Place::new();
+    place.run(&["put", "d", "k", "v", "--archive", "archive"]).ok();
+    // Nothing can be archived.
+    std::fs::create_dir(place.path("archive/log.unfinished")).unwrap();
+    let vellum = env!("CARGO_BIN_EXE_vellum");
+    place.write("large", vec![1; 9_000_000]);
+    // A segment of the log has 4 MiB.
+    let put = format!("ulimit -f 9000; {vellum} put d large --file large --archive archive");
+    place.shell(&put).fails(5, &["in a file", "ulimit -f", "cannot close d", "could not be archived"]);
+    place.run(&["get", "d", "large"]).fails(1, &[]);
+    let words = ["cannot close d", "could not be archived", "What this command was to do is done"];
+    place.run(&["put", "d", "small", "v", "--archive", "archive"]).fails(6, &words);
+    assert_eq!(place.run(&["get", "d", "small"]).ok(), "v");
+    std::fs::remove_dir(place.path("archive/log.unfinished")).unwrap();
+    place.run(&["recover", "d", "--archive", "archive"]).ok();
+    assert_eq!(place.run(&["scan", "d", "--full"]).ok(), "k\tv\nsmall\tv\n");
+}

@@ -382,3 +382,18 @@ fn a_file_that_is_rewritten_while_it_is_stored_is_refused() {
     assert_eq!(place.run(&["get", "d", "k"]).ok(), "before");
     place.run(&["put", "d", "k", "--file", "file"]).ok();
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_wherever_it_is_met() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.write("large", vec![b'a'; 9_000_000]);
+    // What comes from standard input is kept in a temporary file, whose limit it exceeds.
+    let put = format!("ulimit -f 9000; {program} put d large - < large");
+    place.shell(&put).fails(5, &["keep standard input in a temporary file", "File too large"]);
+    place.run(&["put", "d", "large", "--file", "large"]).ok();
+    for command in ["get d large", "dump d"] {
+        let printed = format!("ulimit -f 9000; {program} {command} > printed");
+        place.shell(&printed).fails(5, &["File too large"]);
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::{Change, General, WriteArguments},
-    failure::Result,
+    failure::{Failure, Result},
     output::Output,
     progress::Progress,
     signals, size, store,
@@ -50,9 +50,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         !signals::interrupted()
     });
     drop(bar);
-    let closed = store::close_changed(database, &arguments.target, general);
-    let done = done?;
-    closed?;
+    let done = store::close_changed(database, &arguments.target, general, done.map_err(Failure::from))?;
     signals::check()?;
     let (bytes, seconds) = (length(), start.elapsed().as_secs_f64());
     let mut out = Output::new();

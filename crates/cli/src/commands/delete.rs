@@ -40,8 +40,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     store::check_key(&key)?;
     let database = store::open_to_write(&arguments.target, Change::Little)?;
     let removed = remove(&database, &arguments.table.table, &key);
-    store::close_changed(database, &arguments.target, general)?;
-    if !removed? {
+    if !store::close_changed(database, &arguments.target, general, removed)? {
         return Err(no_such_key(&key, &arguments.table.table, &arguments.target.store.database));
     }
     if general.json {

@@ -111,14 +111,15 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         Err(failure) => (Tally::default(), Err(failure)),
     };
     let closing = Progress::steps(general.quiet, "writing", None);
-    let closed = store::close_changed(database, &arguments.target, general);
-    drop(closing);
-    let printed = report(&tally, imported.is_ok() && closed.is_ok(), start.elapsed(), general);
-    let outcome = match (imported, closed) {
-        (Ok(()), closed) => closed,
-        (Err(failure), Ok(())) => Err(aborted(failure, &tally)),
-        (Err(failure), Err(close)) => Err(failure.and(close.message)),
+    let outcome = match imported {
+        Ok(()) => store::close_changed(database, &arguments.target, general, Ok(())),
+        Err(failure) => Err(match store::close(database) {
+            Ok(()) => aborted(failure, &tally),
+            Err(close) => failure.and(close.message),
+        }),
     };
+    drop(closing);
+    let printed = report(&tally, outcome.is_ok(), start.elapsed(), general);
     verdict(printed, outcome)
 }
 

@@ -88,13 +88,14 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     };
     let (database, created) = store::open_or_create(&arguments.target, Change::Little)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
-    if created && stored.is_err() {
-        // It holds only an empty table, which was not asked for.
-        store::discard(database, general);
-    } else {
-        store::close_changed(database, &arguments.target, general)?;
-    }
-    let put = stored?;
+    let put = match stored {
+        Err(failure) if created => {
+            // It holds only an empty table, which was not asked for.
+            store::discard(database, general);
+            return Err(failure);
+        }
+        stored => store::close_changed(database, &arguments.target, general, stored)?,
+    };
     if created {
         general.remark(format_args!("created {}", shown(path)));
     }

@@ -92,8 +92,8 @@ fn recover(arguments: &Arguments, general: &General) -> Result {
     let recovery = database.recovery();
     // After a crash the opening has written both.
     let mended = database.mend_superblocks();
-    store::close_changed(database, &arguments.target, general)?;
-    let damaged = mended?;
+    let mended = mended.map_err(Failure::from);
+    let damaged = store::close_changed(database, &arguments.target, general, mended)?;
     let mut out = Output::new();
     let left_by = if recovery.is_some() { "crash" } else { "closing" };
     write_summary(&mut out, general.json, (left_by, recovery, damaged), "was")?;

@@ -135,8 +135,7 @@ fn change_table(
         }
         error => error.into(),
     });
-    store::close_changed(database, target, general)?;
-    changed
+    store::close_changed(database, target, general, changed)
 }
 
 fn answer(answer: &serde_json::Value) -> Result {

@@ -111,14 +111,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return Err(failure);
     }
     let closing = Progress::steps(general.quiet, "writing", None);
-    let closed = store::close_changed(database, &arguments.target, general);
+    let loaded = store::close_changed(database, &arguments.target, general, loaded);
     drop(closing);
-    let (entries, bytes) = match (loaded, closed) {
-        (Ok(loaded), Ok(())) => loaded,
-        (Ok(_), Err(failure)) => return Err(failure),
-        (Err(failure), Ok(())) => return Err(failure),
-        (Err(failure), Err(close)) => return Err(failure.and(close.message)),
-    };
+    let (entries, bytes) = loaded?;
     if created {
         general.remark(format_args!("created {}", shown(path)));
     }
