@@ -134,6 +134,8 @@ struct Rest {
     coarse: Option<Box<Coarse>>,
     /// The large values that it has replaced.
     large: Vec<Large>,
+    /// The first of the transactions that were committed before.
+    earliest: Option<u64>,
     /// Lists of records for which memory had no room.
     spilled: Vec<UndoList>,
 }
@@ -250,6 +252,15 @@ impl Leftovers {
         self.rest.as_ref().map_or(&[], |rest| &rest.large)
     }
 
+    /// The first commit that has left some of it behind; `time` is the last.
+    pub fn earliest(&self, time: u64) -> u64 {
+        self.earliest_joined().unwrap_or(time)
+    }
+
+    fn earliest_joined(&self) -> Option<u64> {
+        self.rest.as_ref().and_then(|rest| rest.earliest)
+    }
+
     /// Whether it takes long to test reads against it: there are many records, or a file is read.
     pub fn is_long_to_test(&self) -> bool {
         const MANY: usize = 1024;
@@ -271,7 +282,8 @@ impl Leftovers {
 
     /// What is needed once it has been pruned: the keys of changed records, and large values.
     pub fn condensed(&self) -> Result<Self, PoolError> {
-        let mut rest = Rest { large: self.large().iter().map(Large::copy).collect(), ..Rest::default() };
+        let (large, earliest) = (self.large().iter().map(Large::copy).collect(), self.earliest_joined());
+        let mut rest = Rest { large, earliest, ..Rest::default() };
         self.for_each_changed(|record| {
             match &mut rest.coarse {
                 Some(coarse) => coarse.add(record),
@@ -330,7 +342,11 @@ impl Leftovers {
             let mut joined = HashTable::new();
             let records = large.iter().map(|large| large.record.clone());
             join_records(&mut joined, HashTable::new(), records);
-            Self { rest: Some(Box::new(Rest { joined, large, ..Rest::default() })), ..Self::default() }
+            let earliest = self.earliest_joined();
+            Self {
+                rest: Some(Box::new(Rest { joined, large, earliest, ..Rest::default() })),
+                ..Self::default()
+            }
         })
     }
 
@@ -373,10 +389,11 @@ impl Leftovers {
         Ok(())
     }
 
-    /// Takes over what earlier commits have left behind. No snapshot sees those and not these. Returns the large values
-    /// that the earlier commits brought and these replaced: no snapshot sees them.
-    pub fn join(&mut self, mut other: Self) -> Vec<Large> {
+    /// Takes over what earlier commits, of which the last is that of `time`, have left behind. No snapshot sees those and not
+    /// these. Returns the large values that the earlier commits brought and these replaced: no snapshot sees them.
+    pub fn join(&mut self, time: u64, mut other: Self) -> Vec<Large> {
         let rest = &mut **self.rest.get_or_insert_default();
+        rest.earliest = Some(other.earliest(time));
         let mut others = other.rest.take().unwrap_or_default();
         let changed = other.changed.iter().map(|undo| undo.before.without_value());
         join_records(&mut others.joined, HashTable::new(), changed);

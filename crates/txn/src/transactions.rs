@@ -40,6 +40,8 @@
 
 #[cfg(test)]
 mod covered_tests;
+#[cfg(all(test, not(shuttle)))]
+mod earlier_tests;
 mod ending;
 mod exposing;
 mod history;
@@ -348,7 +350,8 @@ impl Transactions {
         if commit.is_none() && state.all_open().all(|begun| begun.id >= next) {
             *commit = Some(state.time);
         }
-        let is_left = |commit: u64| state.leftovers.front().is_some_and(|(time, ..)| *time <= commit);
+        let left = state.leftovers.front().map(|(time, _, left)| left.earliest(*time));
+        let is_left = |commit: u64| left.is_some_and(|earliest| earliest <= commit);
         if freeing.is_none() && commit.is_some_and(|commit| !is_left(commit)) {
             *freeing = Some(state.last_freeing);
         }

@@ -152,7 +152,7 @@ impl State {
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
             let (newer_first, older_large) = (*first, older.large().len());
-            let unseen = newer.join(std::mem::take(older));
+            let unseen = newer.join(*from, std::mem::take(older));
             // Leftovers without large values need no log; their part of it may have been given up.
             match (older_large, newer.large().len() - older_large) {
                 (0, _) => {}
