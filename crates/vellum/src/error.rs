@@ -343,6 +343,11 @@ pub enum Error {
         /// How many other references to it exist. A transaction counts as two.
         handles: usize,
     },
+    /// A child made by `fork` tried to close a database that its parent has opened.
+    #[error(
+        "the database was opened by the parent of this process, which was made by `fork`; only the parent can use and close it"
+    )]
+    Inherited,
     /// The program itself has given up a transaction: see [`Error::other`].
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),

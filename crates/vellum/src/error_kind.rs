@@ -64,6 +64,7 @@ impl Error {
             | Self::TableTypes { .. }
             | Self::NestedCompaction
             | Self::NestedBackup
+            | Self::Inherited
             | Self::RestoreOptions { .. }
             | Self::IsHeap { .. }
             | Self::IsTable { .. }

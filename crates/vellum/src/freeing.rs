@@ -150,6 +150,11 @@ impl Freeing {
         lock(&self.thread).take().map(thread::JoinHandle::join);
     }
 
+    /// Keeps what would wait for the thread from being dropped: this process does not have it.
+    pub(crate) fn leave(&mut self) {
+        std::mem::forget(std::mem::replace(self, Self::new(|_| Ok(false))));
+    }
+
     /// Goes on after [`stop`](Self::stop).
     pub(crate) fn resume(&self) {
         let mut state = lock(&self.shared.state);

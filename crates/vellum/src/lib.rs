@@ -34,6 +34,8 @@
 //!   database is lost unless it is closed.
 //! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
 //! - Bytes that were damaged on storage cause an error that names the page, never a panic or a silently wrong result.
+//! - Handles belong to the process that has opened the database. A child made by `fork` can drop them, which changes
+//!   nothing, but not use them: it has neither the pages nor the threads.
 //!
 //! # Parts
 //! - [`Database`], [`Table`], [`Entries`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
@@ -70,6 +72,7 @@ mod bulk;
 mod byte_values;
 mod catalog;
 mod changes;
+mod closing;
 mod compact;
 mod coverage;
 mod cursor;

@@ -19,6 +19,17 @@ pub(crate) struct LogPlace {
     path: Option<PathBuf>,
     /// The path of the database's file.
     file: Option<PathBuf>,
+    opener: Opener,
+}
+
+/// The process that has opened the database.
+#[derive(Clone)]
+struct Opener(u32);
+
+impl Default for Opener {
+    fn default() -> Self {
+        Self(std::process::id())
+    }
 }
 
 impl LogPlace {
@@ -34,7 +45,12 @@ impl LogPlace {
         // This fails only if the path is empty, or there is no working directory.
         let file = target_of(file);
         let file = std::path::absolute(&file).unwrap_or(file);
-        Self { directory: Some(Arc::new(directory)), path: Some(path), file: Some(file) }
+        Self { directory: Some(Arc::new(directory)), path: Some(path), file: Some(file), ..Self::default() }
+    }
+
+    /// Whether this process is a child, made by `fork`, of the one that has opened the database.
+    pub fn is_inherited(&self) -> bool {
+        self.opener.0 != std::process::id()
     }
 
     /// The path of the database's file when it was opened, beside which this is: absolute, and not that of a symbolic link to

@@ -138,19 +138,6 @@ impl Inner {
         }
     }
 
-    /// Writes everything and marks the file as closed.
-    pub(crate) fn close(&mut self) -> Result<()> {
-        // The next opening undoes what is left, and frees it.
-        let _ = self.undo_rest();
-        self.freeing.stop();
-        lock(&self.waiting).awaited = Awaited::default();
-        self.sweep_later();
-        self.sweep();
-        self.durable.close().inspect_err(|_| self.freeing.resume())?;
-        self.log_place.remove();
-        Ok(())
-    }
-
     /// Frees the pages of tables that are gone and can no longer be used, and the contents of earlier generations of
     /// tables: see [`freeing`](crate::freeing).
     #[inline]
@@ -434,16 +421,6 @@ impl Inner {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // After a panic something may be half done: it is better then that the next opening reports it.
-        if !std::thread::panicking() {
-            // An error cannot be returned here; the next opening reports that the file was not closed cleanly.
-            let _ = self.close();
-        }
     }
 }
 

@@ -27,6 +27,14 @@ impl DurablePool {
         closed
     }
 
+    /// Keeps what would wait for threads, or use pages in memory, from being dropped: this process is a child, made by `fork`,
+    /// of the one that has opened the database, and has neither.
+    pub fn leave(&mut self) {
+        let pool = self.pool.for_thread();
+        std::mem::forget(std::mem::replace(&mut self.pool, pool));
+        std::mem::forget((self.thread.take(), self.logged.take(), self.single.transactions.clone()));
+    }
+
     fn close_without_thread(&mut self) -> Result<(), TxnError> {
         let transactions = &self.single.transactions;
         let Some(Logged { changes, checkpoints, archiver, .. }) = &self.logged else {

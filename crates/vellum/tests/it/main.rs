@@ -34,6 +34,7 @@ mod full_undo;
 mod heap_room;
 mod heaps;
 mod histories;
+mod inherited;
 mod large_objects;
 mod loading;
 mod lookups;
