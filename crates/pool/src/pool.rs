@@ -232,7 +232,7 @@ impl Pool {
         if undo.lacks_room() {
             return false;
         }
-        // A thread that undoes has less to keep after each change, and would look again after each.
+        // While a thread undoes, less is kept after each change: it would look for room each time, in vain.
         !undo.is_scarce() || (!is_undoing() && self.admit_growth(0).is_ok())
     }
 

@@ -85,7 +85,7 @@ impl UndoSpace {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // Relaxed: the threads that undo are begun or told after this.
+        // Relaxed: the thread that undoes is this one.
         self.counts.0.holders.fetch_add(1, Ordering::Relaxed);
         let _held = Held(&self.counts.0.holders);
         undo()

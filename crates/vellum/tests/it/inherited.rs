@@ -1,33 +1,11 @@
 //! Handles in a child made by `fork`: the database stays its parent's.
 
+use crate::support::copy_directory;
 use std::{
-    fs, io,
-    path::Path,
+    fs,
     time::{Duration, Instant},
 };
 use vellum::{Database, Error, Options, Table};
-
-/// Copies a directory with all that is in it. The database may still prepare a segment of its log, so that a listed file is gone.
-fn copy_all(from: &Path, to: &Path) {
-    while let Err(error) = try_to_copy(from, to) {
-        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
-        fs::remove_dir_all(to).unwrap();
-    }
-}
-
-fn try_to_copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let to = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            try_to_copy(&entry.path(), &to)?;
-        } else {
-            fs::copy(entry.path(), to)?;
-        }
-    }
-    Ok(())
-}
 
 /// How a child ends that could drop or close its handles.
 const DONE: i32 = 7;
@@ -63,7 +41,7 @@ fn check(options: &Options, of_child: impl FnOnce(Database, Table)) {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == DONE, "the child ended with {status:#x}");
 
     table.put("after", "2").unwrap();
-    copy_all(&place, &copied);
+    copy_directory(&place, &copied);
     let crashed = Database::open(copied.join("data"), options).unwrap();
     assert_eq!(crashed.table("table").unwrap().get("after").unwrap().as_deref(), Some(&b"2"[..]));
     drop(table);

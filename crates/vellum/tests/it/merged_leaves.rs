@@ -2,7 +2,7 @@
 //! gives.
 
 use crate::full_files::Limit;
-use crate::support::{assert_clean, options, pages};
+use crate::support::{assert_clean, database, options, pages};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::sync::Arc;
 use vellum::{Database, Options, Table, Transaction};
@@ -162,5 +162,27 @@ fn what_was_stored_beside_a_removal_is_taken_back_and_its_pages_too() {
     assert!(stored > 100, "{stored}");
     transaction.rollback().unwrap();
     assert!(pages(&database) <= before + 16, "{before} pages, then {}", pages(&database));
+    assert_clean(&database);
+}
+
+#[test]
+fn a_recovery_frees_the_pages_of_what_it_undoes() {
+    let (disk, database) = database(1, &options());
+    let table = database.create_table("table").unwrap();
+    (0..1000).for_each(|number| _ = table.put(key(number * 1000), [7; 190]).unwrap());
+    let before = pages(&database);
+    let transaction = database.begin().unwrap();
+    for number in (0..1_000_000).filter(|number| number % 1000 != 0).step_by(20) {
+        transaction.put(&table, key(number), [8; 190]).unwrap();
+    }
+    database.sync().unwrap();
+    assert!(pages(&database) > 10 * before, "{before}");
+    let left = disk.kill();
+    drop((transaction, table, database));
+    let database = Database::open_in(Arc::new(left), "data", &options()).unwrap();
+    database.finish_recovery().unwrap();
+    assert_eq!(database.table("table").unwrap().count(..).unwrap(), 1000);
+    // Leaves that are two fifths full; they were full.
+    assert!(pages(&database) <= before * 5 / 2 + 16, "{before} pages, then {}", pages(&database));
     assert_clean(&database);
 }

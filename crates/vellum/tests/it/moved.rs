@@ -1,37 +1,11 @@
 //! Databases that are moved while they are open.
 
-use std::{
-    fs,
-    io::{self, ErrorKind},
-    path::Path,
-};
+use crate::support::copy_directory;
+use std::fs;
 use vellum::{Database, Options};
 
 fn options() -> Options {
     Options::default().pool_bytes(4 << 20).log_segment_bytes(64 << 10).log_buffer_bytes(4 << 20)
-}
-
-/// Copies a directory with all that is in it, as a file system's snapshot would. The database may still prepare a segment of
-/// its log: then a file that was listed is gone under that name, and the copy is made again.
-fn copy(from: &Path, to: &Path) {
-    while let Err(error) = try_to_copy(from, to) {
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-        fs::remove_dir_all(to).unwrap();
-    }
-}
-
-fn try_to_copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let to = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            try_to_copy(&entry.path(), &to)?;
-        } else {
-            fs::copy(entry.path(), to)?;
-        }
-    }
-    Ok(())
 }
 
 #[test]
@@ -60,7 +34,7 @@ fn a_database_that_is_moved_stays_apart_from_the_one_at_its_former_place() {
     fs::create_dir(&copied).unwrap();
     for (from, byte) in [(&moved, 1), (&place, 2)] {
         let to = copied.join(byte.to_string());
-        copy(from, &to);
+        copy_directory(from, &to);
         let database = Database::open(to.join("data"), &options()).unwrap();
         assert!(database.recovery().is_some());
         let table = database.table("table").unwrap();

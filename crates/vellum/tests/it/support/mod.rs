@@ -1,6 +1,6 @@
 //! What the tests of this crate share.
 
-use std::sync::Arc;
+use std::{fs, io, path::Path, sync::Arc};
 use vellum::{Database, Error, Options};
 use vellum_vm::SimulatedDisk;
 
@@ -45,4 +45,27 @@ pub fn assert_conflict<T: std::fmt::Debug>(done: vellum::Result<T>, is_committed
 pub fn assert_clean(database: &Database) {
     let report = database.verify(|_| {});
     assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+/// Copies a directory with all that is in it, as a file system's snapshot would. The database may still prepare a segment of
+/// its log: then a file that was listed is gone under that name, and the copy is made again.
+pub fn copy_directory(from: &Path, to: &Path) {
+    while let Err(error) = try_to_copy(from, to) {
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        fs::remove_dir_all(to).unwrap();
+    }
+}
+
+fn try_to_copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            try_to_copy(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
 }
