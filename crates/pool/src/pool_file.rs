@@ -303,18 +303,18 @@ impl PoolFile {
     }
 }
 
-/// Ends a restore: gives the database in a closed file a new id, because the original goes on elsewhere, or did, and takes
-/// the mark away that it is being restored.
+/// Ends a restore up to the place `end` of the log: gives the database in a closed file a new id, because the original goes on
+/// elsewhere, or did, and takes the mark away that it is being restored.
 ///
 /// # Errors
 /// If the file was not closed, or cannot be written.
-pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), PoolError> {
+pub fn renew_database(file: &dyn File, options: &PoolOptions, end: Lsn) -> Result<(), PoolError> {
     let path = file.description().path.unwrap_or_default();
     let mut superblock = lifecycle::inspect(file, path.clone(), &options.application)?;
     if superblock.state != State::Closed {
         return Err(PoolError::NotClosedCleanly { path, has_log: true });
     }
-    superblock.finish_restore();
+    superblock.finish_restore(end);
     lifecycle::write_superblocks(file, &mut superblock)
 }
 

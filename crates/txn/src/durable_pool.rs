@@ -3,6 +3,7 @@
 mod closing;
 mod conflicts;
 mod last_change;
+mod lives;
 mod older;
 pub use conflicts::{Earlier, Loading};
 
@@ -239,21 +240,6 @@ impl DurablePool {
             }
         }
         Ok(opened)
-    }
-
-    /// Begins a life of the database, if its log is continued, and tells the log of all lives.
-    fn begin_life(file: &mut PoolFile, log: &Log, is_continued: bool) -> Result<(), TxnError> {
-        if is_continued {
-            file.begin_life(log.former_end());
-            // From now on space is used that the last checkpoint gave up.
-            file.confirm()?;
-        }
-        let (lives, are_some_forgotten) = file.lives();
-        lives.into_iter().for_each(|(begin, number)| log.lives.note(begin, number));
-        if are_some_forgotten {
-            log.lives.note_forgotten();
-        }
-        Ok(())
     }
 
     /// Starts a pool after the log has been analysed.

@@ -392,7 +392,7 @@ fn restore_to(
     let database = Database::open_file(opened, place.clone(), options)?;
     let recovery = database.recovery();
     database.close()?;
-    renew_database(&**file, &options.pool)?;
+    renew_database(&**file, &options.pool, point.map(|point| point.end).or(end).unwrap_or_default())?;
     unfinished.finish()?;
     Ok(Restored { recovery, point: point.or(at_end) })
 }

@@ -135,8 +135,8 @@ pub use asynchronous::TableFuture;
 pub use backup::{Backup, BackupOptions, RestoreOptions, Restored};
 pub use bulk::{BulkLoader, BulkOptions};
 pub use changes::{
-    Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Event, LoadedRecords,
-    NextCommit,
+    Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, ChangesPosition, Commit, Contents, Event,
+    LoadedRecords, NextCommit, ParsePositionError,
 };
 pub use compact::Compaction;
 pub use cursor::{Cursor, Entry};

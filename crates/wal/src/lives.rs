@@ -44,13 +44,27 @@ struct Known {
     lives: Vec<(Lsn, u64)>,
     /// Whether there have been others, of which nothing is known.
     are_some_forgotten: bool,
+    /// All that have logged something from here on are known.
+    known_from: Lsn,
+    /// Where the log of the last one ended, if the present one has not begun.
+    ended: Option<Lsn>,
 }
 
 impl LogLives {
     /// Notes a life of the database, by its number, which is not zero: it begins where the log of the life before ended. The
     /// archive says which life has written what.
     pub fn note(&self, begin: Lsn, number: u64) {
-        self.lock().lives.push((begin, number));
+        let mut known = self.lock();
+        if known.lives.is_empty() {
+            known.known_from = begin;
+        }
+        known.lives.push((begin, number));
+        known.ended = None;
+    }
+
+    /// Notes that the log of the last life ended there, and that no other has begun.
+    pub fn note_ended(&self, end: Lsn) {
+        self.lock().ended = Some(end);
     }
 
     /// Notes that there may have been lives that were not noted.
@@ -58,10 +72,34 @@ impl LogLives {
         self.lock().are_some_forgotten = true;
     }
 
+    /// Notes from where on in the log all lives were noted.
+    pub fn note_known_from(&self, begin: Lsn) {
+        self.lock().known_from = begin;
+    }
+
     /// The life that wrote what begins at a place; zero if it is unknown.
     pub(crate) fn of(&self, start: Lsn) -> u64 {
         let known = self.lock();
         known.lives.iter().rev().find(|(begin, _)| *begin <= start).map_or(0, |(_, number)| *number)
+    }
+
+    /// The life that has logged what ends at a place; zero if it is unknown, or has not begun.
+    pub fn before(&self, place: Lsn) -> u64 {
+        let known = self.lock();
+        if known.ended.is_some_and(|end| end < place) {
+            return 0;
+        }
+        known.lives.iter().rev().find(|(begin, _)| *begin < place).map_or(0, |(_, number)| *number)
+    }
+
+    /// Whether this database has what a life had logged before a place: false if it has left that life earlier, as when it was
+    /// restored, or has never had it. Of what is unknown, also a life of number zero, true.
+    pub fn have(&self, place: Lsn, number: u64) -> bool {
+        let known = self.lock();
+        match known.lives.iter().position(|(_, known)| *known == number) {
+            Some(at) => known.lives.get(at + 1).is_none_or(|(end, _)| place <= *end),
+            None => number == 0 || place <= known.known_from,
+        }
     }
 
     /// Whether a life may be one of this database: unless all of them are known, and it is none of them.
@@ -73,5 +111,36 @@ impl LogLives {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_another_history_are_told_apart() {
+        let lives = LogLives::default();
+        assert_eq!(lives.before(Lsn(5)), 0);
+        assert!(lives.have(Lsn(0), 7) && !lives.have(Lsn(1), 7), "everything is known");
+        for (begin, number) in [(0, 1), (100, 2), (200, 3)] {
+            lives.note(Lsn(begin), number);
+        }
+        assert!(!lives.have(Lsn(1), 9), "nothing comes before the first life");
+        lives.note_known_from(Lsn(100));
+        for (place, number) in [(0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (201, 3), (1 << 40, 3)] {
+            assert_eq!(lives.before(Lsn(place)), number, "{place}");
+            assert!(lives.have(Lsn(place), number), "{place}");
+            assert!(lives.have(Lsn(place), 0), "{place}: where a life is not known, it may be any");
+        }
+        // The lost one went on.
+        assert!(!lives.have(Lsn(101), 1) && !lives.have(Lsn(201), 2));
+        // What is told before a life begins is not of the one before it.
+        lives.note_ended(Lsn(300));
+        assert_eq!((lives.before(Lsn(300)), lives.before(Lsn(301))), (3, 0));
+        lives.note(Lsn(300), 4);
+        assert_eq!(lives.before(Lsn(301)), 4);
+        // A life may have been forgotten only before the place from which on all are known.
+        assert!(lives.have(Lsn(100), 9) && !lives.have(Lsn(101), 9));
     }
 }

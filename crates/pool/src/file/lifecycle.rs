@@ -16,7 +16,9 @@ use crate::{
     space::SpaceMap,
 };
 use std::path::PathBuf;
-use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, primitive::random_id, verify_header};
+use vellum_base::{
+    Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageId, PageKind, primitive::random_id, verify_header,
+};
 use vellum_vm::{AlignedBuffer, File};
 
 /// Writes two superblocks with the next two generations, and makes them durable. The generation grows even if that
@@ -96,11 +98,12 @@ impl Superblock {
         self.lives.clear();
     }
 
-    /// Makes it that of a database that is restored, which is another one than that of the backup. It has a life from the
-    /// beginning, on which a backup can be based that is made before anything is changed.
-    pub(crate) fn finish_restore(&mut self) {
+    /// Makes it that of a database that is restored up to a place in the log, and is another one than that of the backup. It has
+    /// a life from there on: a backup can be based on it that is made before anything is changed, and what the lost database
+    /// has logged after that place is none of it.
+    pub(crate) fn finish_restore(&mut self, end: Lsn) {
         self.renew_database();
-        self.lives.begin(self.redo);
+        self.lives.begin(end);
         (self.is_being_restored, self.is_log_archived, self.archives_log) = (false, false, false);
     }
 }

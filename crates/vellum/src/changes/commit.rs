@@ -1,5 +1,6 @@
 //! The contents of a feed of changes: commits, with their changes of tables.
 
+use super::ChangesPosition;
 use crate::{Lsn, Result, shared::Inner};
 use std::{sync::Arc, time::SystemTime};
 use vellum_txn::{FollowedLog, LoadedTree, LoggedValue};
@@ -13,8 +14,8 @@ pub struct Commit {
     pub lsn: Lsn,
     /// Where the feed continues after this commit. A program that has processed the commit stores this, together with
     /// what it made of the commit, and starts there the next time: [`Database::changes`](crate::Database::changes). The
-    /// next commit may begin at this place, so [`Until::Before`](crate::Until::Before) is for it.
-    pub position: Lsn,
+    /// next commit may begin at its [`lsn`](ChangesPosition::lsn), so [`Until::Before`](crate::Until::Before) is for it.
+    pub position: ChangesPosition,
     /// The number of the commit. An operation outside of transactions has none, unless other transactions were open: then
     /// it was a transaction of its own. Numbers start anew when the database is opened.
     pub number: Option<u64>,

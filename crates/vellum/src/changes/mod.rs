@@ -1,10 +1,12 @@
 //! The feed of changes: commits in their order, for other programs to follow.
 //!
 //! - `commit`: the contents of the feed;
+//! - `position`: where a feed continues;
 //! - `tables`: which table a tree belonged to at a place in the log;
 //! - here: following, waiting, and where a feed continues.
 
 mod commit;
+mod position;
 mod tables;
 
 use crate::{Database, Error, Lsn, Result, catalog, driver::lock, shared::Inner};
@@ -20,6 +22,7 @@ use vellum_base::primitive::{Condvar, Instant, Mutex};
 use vellum_txn::{ArchiveError, Arrival, Committed, Follower, LogError, TxnError};
 
 pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};
+pub use position::{ChangesPosition, ParsePositionError};
 
 /// Where a feed of changes starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,14 +30,24 @@ pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};
 pub enum ChangesFrom {
     /// With what is committed from now on.
     Now,
-    /// With what was committed at this place in the log or later: [`Commit::position`] or [`Changes::position`] of an
-    /// earlier feed.
-    Position(Lsn),
+    /// Where an earlier feed was: with what was committed after its [`Commit::position`] or [`Changes::position`].
+    Position(ChangesPosition),
+    /// With what was committed at this place in the log or later. A feed has told the place, or it is the end of a backup
+    /// ([`BackupSummary::end`](crate::BackupSummary::end)). Zero, where no record ever begins, is the place before all changes of the
+    /// database. Whether the place was told by a database that was lost, and of which this one is an earlier state, is not
+    /// known: use a position.
+    Lsn(Lsn),
+}
+
+impl From<ChangesPosition> for ChangesFrom {
+    fn from(position: ChangesPosition) -> Self {
+        Self::Position(position)
+    }
 }
 
 impl From<Lsn> for ChangesFrom {
-    fn from(position: Lsn) -> Self {
-        Self::Position(position)
+    fn from(place: Lsn) -> Self {
+        Self::Lsn(place)
     }
 }
 
@@ -95,8 +108,8 @@ impl Database {
     /// [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
     /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of these.
     ///
-    /// A position is a place that a feed has told. Zero, where no record ever begins, is the place before all changes of
-    /// the database.
+    /// **After a restore.** A database that was restored has the positions up to the place to which it was restored. It
+    /// refuses what the lost one has told after that: what was made of those commits has to be made anew.
     ///
     /// This call reads the log from the position to its end, to find out which tables and transactions there were.
     ///
@@ -139,13 +152,15 @@ impl Database {
         inner.require_log()?;
         let root = catalog::tree(inner.pool()).root();
         let end = Lsn(inner.durable.log_state().ok_or(Error::WithoutLog)?.appended_bytes);
-        let from = match from.into() {
-            ChangesFrom::Now => None,
-            ChangesFrom::Position(from) if from > end => {
-                return Err(Error::NoSuchPosition { position: from, end });
-            }
-            ChangesFrom::Position(from) => Some(from),
+        let (from, life) = match from.into() {
+            ChangesFrom::Now => (None, 0),
+            ChangesFrom::Position(position) => (Some(position.lsn()), position.life()),
+            ChangesFrom::Lsn(place) => (Some(place), 0),
         };
+        let is_here = |from| from <= end && inner.durable.has_logged(from, life);
+        if let Some(position) = from.filter(|from| !is_here(*from)) {
+            return Err(Error::NoSuchPosition { position, end });
+        }
         let follower = inner.durable.follow(from, (root, options.keep_bytes))?;
         let mut follower = follower.ok_or(Error::WithoutLog)?;
         let from = follower.position();
@@ -176,10 +191,11 @@ impl Changes {
             let position = self.follower.position();
             let next = self.follower.next().map_err(|error| discarded(position, error))?;
             let Some(Committed { lsn, end, number, time, changes }) = next else { return Ok(None) };
+            let position = self.position_at(end);
             let source = ContentsSource { inner: self.inner.clone(), log: self.follower.source().clone() };
             let changes = self.tables.translate(changes, &source);
             if !changes.is_empty() {
-                return Ok(Some(Commit { lsn, position: end, number, time, changes }));
+                return Ok(Some(Commit { lsn, position, number, time, changes }));
             }
         }
     }
@@ -227,8 +243,12 @@ impl Changes {
     /// The position of the feed: everything that was committed before this place in the log has been returned, and
     /// another feed can continue here, as at a [`Commit::position`]. It lies beyond the position of the last commit if
     /// nothing was committed since.
-    pub fn position(&self) -> Lsn {
-        self.follower.position()
+    pub fn position(&self) -> ChangesPosition {
+        self.position_at(self.follower.position())
+    }
+
+    fn position_at(&self, lsn: Lsn) -> ChangesPosition {
+        ChangesPosition::new(lsn, self.follower.source().log().lives.before(lsn))
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Commit>> {

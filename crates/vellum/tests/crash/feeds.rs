@@ -41,10 +41,10 @@ struct Replica {
 
 impl Replica {
     fn apply(&mut self, commit: &Commit, model: &Contents) -> Check {
-        if commit.lsn < self.last || commit.position <= commit.lsn || commit.changes.is_empty() {
+        if commit.lsn < self.last || commit.position.lsn() <= commit.lsn || commit.changes.is_empty() {
             return Err(format!("{} comes after {}", commit.lsn, self.last));
         }
-        self.last = commit.position;
+        self.last = commit.position.lsn();
         self.read.clear();
         for Change { table, event, .. } in &commit.changes {
             self.change(table, event, model)
@@ -471,7 +471,7 @@ impl Run {
                 }
                 Ok((database, changes))
             }
-            Err(Error::ChangesDiscarded { from, .. }) if from == position && self.archive.is_none() => {
+            Err(Error::ChangesDiscarded { from, .. }) if from == position.lsn() && self.archive.is_none() => {
                 let changes = database.changes(ChangesFrom::Now).map_err(told)?;
                 self.ahead.clear();
                 self.replica.contents.clone_from(&self.model);

@@ -65,14 +65,14 @@ fn what_begins_at_a_place_that_was_told_is_not_before_it() {
         commits.push(changes.next().unwrap().unwrap());
     }
     archived.push(database.archive_log().unwrap());
-    assert_eq!(commits.last().unwrap().position, archived[3]);
+    assert_eq!(commits.last().unwrap().position.lsn(), archived[3]);
     for (index, value) in ["first", "second", "third", "fourth"].into_iter().enumerate() {
         assert_eq!(disks.value_at(Until::Before(archived[index])), value);
         if let Some(commit) = commits.get(index) {
             assert_eq!(disks.value_at(Until::Before(commit.lsn)), value);
         }
         if let Some(commit) = index.checked_sub(1).map(|before| &commits[before]) {
-            assert_eq!(disks.value_at(Until::Before(commit.position)), value);
+            assert_eq!(disks.value_at(Until::Before(commit.position.lsn())), value);
             assert_eq!(disks.value_at(Until::Lsn(commit.lsn)), value);
         }
     }
@@ -105,7 +105,7 @@ fn the_last_place_and_the_last_time_of_an_archive_are_reached() {
     database.run(|transaction| transaction.put(&table, "key", "last")).unwrap();
     let commit = changes.next().unwrap().unwrap();
     let (end, time) = (database.archive_log().unwrap(), commit.time.unwrap());
-    assert_eq!(end, commit.position);
+    assert_eq!(end, commit.position.lsn());
     for until in [Until::End, Until::Before(end), Until::Lsn(commit.lsn), Until::Time(time)] {
         let (restored, value) = disks.restore(until).unwrap_or_else(|error| panic!("{until:?}: {error}"));
         assert_eq!(value.as_deref(), Some(&b"last"[..]), "{until:?}");

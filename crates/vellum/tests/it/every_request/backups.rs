@@ -192,7 +192,7 @@ impl Run {
         let (until, end, count, contents) = match self.random.random_range(0..5) {
             0 => (Until::End, Lsn(u64::MAX), count, contents_of(&self.model.view)),
             1..4 => {
-                let told = self.feeds.positions.iter().filter(|position| position.place >= first);
+                let told = self.feeds.positions.iter().filter(|position| position.place.lsn() >= first);
                 let all: Vec<_> =
                     told.filter_map(|position| Some((position, position.follow.contents()?))).collect();
                 let chosen = self.random.random_range(0..all.len().max(1));
@@ -201,7 +201,7 @@ impl Run {
                 // A commit that lies before the end of a backup is no target for it, even if it is the last before that.
                 let (until, end) = match position.commit {
                     Some(commit) if self.random.random_ratio(1, 2) => (Until::Lsn(commit), commit),
-                    _ => (Until::Before(position.place), position.place),
+                    _ => (Until::Before(position.place.lsn()), position.place.lsn()),
                 };
                 (until, end, count, Rc::new(contents.collect::<Contents>()))
             }

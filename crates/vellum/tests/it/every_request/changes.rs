@@ -170,6 +170,9 @@ impl Run {
         let clash = if entry.is_some() {
             let Some(clash) = self.announce(&popped, "pops", touch) else { return };
             clash
+        } else if change.source.number.is_none() && self.model.is_owned(None, change.table) {
+            // It is a change, though there is nothing to change: as a removal of what is not there.
+            Clash::Certain
         } else {
             Clash::None
         };

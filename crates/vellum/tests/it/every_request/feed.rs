@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 use vellum::{
-    Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Error, ErrorKind, Event,
-    LoadedRecords, Lsn, Options, Result,
+    Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, ChangesPosition, Commit, Contents, Error,
+    ErrorKind, Event, LoadedRecords, Lsn, Options, Result,
 };
 use vellum_vm::{FileOperation, SimulatedDisk};
 
@@ -50,7 +50,7 @@ struct Feed {
 /// A place in the log that a feed has told, and what there was.
 #[derive(Clone)]
 pub struct Position {
-    pub place: Lsn,
+    pub place: ChangesPosition,
     /// The commit before it, if it was told with one.
     pub commit: Option<Lsn>,
     pub follow: Follow,
@@ -143,17 +143,17 @@ impl Run {
         let commits = &self.model.commits;
         let count = self.feeds.positions.len();
         let chosen = match self.random.random_range(0..6) {
-            0 => Some((Lsn(0), Follow::default(), 0)),
+            0 => Some((ChangesFrom::Lsn(Lsn(0)), Lsn(0), Follow::default(), 0)),
             1..4 if count > 0 => {
                 let position = self.feeds.positions[self.random.random_range(0..count)].clone();
-                Some((position.place, position.follow, position.time))
+                Some((position.place.into(), position.place.lsn(), position.follow, position.time))
             }
             _ => None,
         };
-        let from = chosen.as_ref().map_or(ChangesFrom::Now, |chosen| ChangesFrom::Position(chosen.0));
-        let (place, now) = (chosen.as_ref().map(|chosen| chosen.0), self.model.now());
+        let from = chosen.as_ref().map_or(ChangesFrom::Now, |chosen| chosen.0);
+        let (place, now) = (chosen.as_ref().map(|chosen| chosen.1), self.model.now());
         let (follow, started) = match chosen {
-            Some((_, follow, time)) => (follow, time),
+            Some((_, _, follow, time)) => (follow, time),
             None => (Follow::now(commits, &self.model.view), now),
         };
         let keeps_all = self.random.random_ratio(7, 8);
@@ -162,17 +162,17 @@ impl Run {
         self.tell(format!("a feed from {place:?} on, keeps all {keeps_all}, told were {}", follow.next()));
         match self.database().changes_with(from, options) {
             Ok(changes) => {
-                let last = changes.position();
+                let last = changes.position().lsn();
                 assert!(place.is_none_or(|place| place <= last), "{place:?}, {last:?}");
                 self.feeds.open.push(Feed { changes, follow, started, keeps_all, last });
             }
             Err(Error::ChangesDiscarded { from, oldest }) => {
                 self.tell(format!("discarded, the oldest is {oldest:?}"));
                 assert_eq!(Some(from), place);
-                let keeps = |feed: &Feed| feed.keeps_all && feed.changes.position() <= from;
+                let keeps = |feed: &Feed| feed.keeps_all && feed.changes.position().lsn() <= from;
                 assert!(self.feeds.archive.is_none(), "{from:?} is in the archive");
                 assert!(!self.feeds.open.iter().any(keeps), "{from:?} is kept for another feed");
-                self.feeds.positions.retain(|position| position.place != from);
+                self.feeds.positions.retain(|position| position.place.lsn() != from);
             }
             Err(error) => panic!("{error:?}"),
         }
@@ -258,7 +258,12 @@ impl Run {
         self.feeds.kept.clear();
     }
 
-    fn keep_position(&mut self, (place, commit): (Lsn, Option<Lsn>), follow: Follow, time: Option<u64>) {
+    fn keep_position(
+        &mut self,
+        (place, commit): (ChangesPosition, Option<Lsn>),
+        follow: Follow,
+        time: Option<u64>,
+    ) {
         let time = time.unwrap_or(self.model.now());
         if self.feeds.positions.len() >= POSITIONS_MAX {
             let surplus = self.random.random_range(0..POSITIONS_MAX);
@@ -269,10 +274,10 @@ impl Run {
 
     fn take_commit(&mut self, feed: &mut Feed, commit: Commit) {
         let Commit { lsn, position, number, .. } = commit;
-        assert!(feed.last <= lsn && lsn < position, "{lsn:?}, {position:?} after {:?}", feed.last);
+        assert!(feed.last <= lsn && lsn < position.lsn(), "{lsn:?}, {position:?} after {:?}", feed.last);
         assert_eq!(feed.changes.position(), position);
         assert!(!commit.changes.is_empty());
-        feed.last = position;
+        feed.last = position.lsn();
         let candidates = feed.follow.candidates(&self.model.commits);
         let has_log = self.feeds.is_whole && feed.keeps_all || self.feeds.archive.is_some();
         let mut pending = Pending { has_log, ..Pending::default() };
