@@ -27,3 +27,4 @@ mod scans;
 mod space;
 mod support;
 mod tree_model;
+mod walks;

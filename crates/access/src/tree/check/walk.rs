@@ -2,7 +2,8 @@
 //!
 //! Each node is read by a descent of its own, together with its parent, as of one moment. So what the parent says of its
 //! fences can be compared, whatever happens before and after. A walk that has read a node goes on right after the node's
-//! upper fence, wherever that leads by then.
+//! upper fence, wherever that leads by then. That fence may lie beyond what the copy of its parent says, if the node has
+//! absorbed its neighbour since, and beyond the parent's own.
 //!
 //! Every node that is in the tree from the beginning of the walk to its end is read. Only the root changes its level. Of
 //! two nodes that are merged the left one stays, and a node that is split stays the left one. So a node keeps its lower
@@ -36,14 +37,15 @@ impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
             root.node.validate().map(|()| root.level)
         });
         match level {
-            Ok(level) => self.nodes(level, (None, None), None),
+            Ok(level) => drop(self.nodes(level, (None, None), None)),
             Err(error) => self.report.problems.push(error.into()),
         }
     }
 
-    /// Walks all nodes of a level between two keys, with everything below them. The first of them is probably `first`. After a
-    /// node that cannot be read, the walk goes on after the second key.
-    fn nodes(&mut self, level: u8, (mut from, to): Fences, mut first: Option<PageId>) {
+    /// Walks all nodes of a level between two keys, with everything below them. The first of them is probably `first`. Returns
+    /// the key after which the walk goes on: the second one, or a later one. `None` is the end of the tree. After a node that
+    /// cannot be read, the walk goes on after the second key.
+    fn nodes(&mut self, level: u8, (mut from, to): Fences, mut first: Option<PageId>) -> Option<Vec<u8>> {
         loop {
             let towards = from.as_deref().map_or(Towards::First, Towards::After);
             let upper = match self.tree.sound_at(towards, level) {
@@ -51,12 +53,15 @@ impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
                 // The root has become lower.
                 Ok(None) => match level.checked_sub(1) {
                     Some(level) => return self.nodes(level, (from, to), None),
-                    None => return,
+                    None => return to,
                 },
-                Err(error) => return self.unsound(level, first, error),
+                Err(error) => {
+                    self.unsound(level, first, error);
+                    return to;
+                }
             };
             if upper.is_none() || to.is_some() && upper >= to {
-                return;
+                return upper;
             }
             (from, first) = (upper, None);
         }
@@ -71,7 +76,8 @@ impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
         self.report.problems.push(own.map_or(error, AccessError::from));
     }
 
-    /// Walks what belongs to a node after a key; returns the node's upper fence.
+    /// Walks what belongs to a node after a key; returns the node's upper fence, or the later key to which something below it
+    /// reached.
     fn node(&mut self, (page, view): (PageId, NodeView<&[u8]>), from: Option<Vec<u8>>) -> Option<Vec<u8>> {
         let (lower, upper) = view.fences();
         // One that begins before has been read, and has since absorbed its neighbour.
@@ -94,10 +100,9 @@ impl<P: Pager, V: FnMut(Extent) -> bool> Walk<'_, '_, P, V> {
             if end.is_some() && start >= end {
                 continue;
             }
-            self.nodes(below, (start, end.clone()), Some(child));
-            start = end;
+            start = Some(self.nodes(below, (start, end), Some(child))?);
         }
-        upper
+        start
     }
 }
 
