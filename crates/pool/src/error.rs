@@ -53,7 +53,7 @@ pub enum PoolError {
         source: io::Error,
     },
     /// The bytes of an extent are not what was written there.
-    #[error("{extent} is damaged: {fault}; restore the file from a backup")]
+    #[error("{extent} {} damaged: {fault}; restore the file from a backup", if extent.pages == 1 { "is" } else { "are" })]
     Corruption {
         /// The damaged extent.
         extent: Extent,
