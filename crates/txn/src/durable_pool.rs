@@ -371,6 +371,11 @@ impl DurablePool {
         !self.single.transactions.none_open()
     }
 
+    /// Whether no transaction is open, and none that has ended has left anything that is still to be freed.
+    pub fn is_at_rest(&self) -> bool {
+        self.single.transactions.are_at_rest()
+    }
+
     /// Whether the transaction with this number is open.
     pub fn is_open(&self, transaction: u64) -> bool {
         self.single.transactions.is_open(transaction)

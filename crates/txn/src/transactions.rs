@@ -344,6 +344,13 @@ impl Transactions {
         self.lock().next_id
     }
 
+    /// Whether no transaction is open, and nothing is left of those that have ended that is still to be freed.
+    pub fn are_at_rest(&self) -> bool {
+        let state = self.lock();
+        let is_left = state.leftovers.iter().any(|(.., left)| !left.large().is_empty());
+        state.all_open().next().is_none() && !is_left && state.freeing.is_empty() && state.unseen.is_empty()
+    }
+
     /// See [`Earlier::are_over`](crate::Earlier::are_over).
     pub fn are_over(&self, next: u64, (commit, freeing): (&mut Option<u64>, &mut Option<u64>)) -> bool {
         let state = self.lock();

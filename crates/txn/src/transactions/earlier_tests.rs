@@ -44,8 +44,9 @@ fn what_a_later_commit_has_taken_over_is_still_left() {
     assert!(commit(&begin(), 2).free.is_empty());
     assert_eq!(transactions.history(Lsn(0)).leftovers, 1);
     assert!(!are_over());
+    assert!(!transactions.are_at_rest());
     let free = transactions.end(&later).free;
-    assert!(!are_over(), "it is being freed");
+    assert!(transactions.none_open() && !are_over() && !transactions.are_at_rest(), "it is being freed");
     free.iter().for_each(|(number, _)| transactions.cleaned_up(*number));
-    assert!(are_over());
+    assert!(are_over() && transactions.are_at_rest());
 }

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// When a walk began.
 pub(super) struct Moment {
-    /// The end of the log, if nothing was under way.
+    /// The end of the log, if nothing was under way, and nothing was left to be freed.
     place: Option<u64>,
     /// The operations that had begun before.
     operations: u64,
@@ -30,7 +30,7 @@ impl Moment {
     pub fn now(inner: &Inner, watch: &SpaceWatch<'_>) -> Self {
         let operations = watch.operations_by_now();
         let is_settled = watch.are_finished(operations);
-        let is_idle = is_settled && !inner.durable.has_transactions();
+        let is_idle = is_settled && inner.durable.is_at_rest();
         Self { place: inner.durable.place_in_log().filter(|_| is_idle), operations, is_settled }
     }
 }
