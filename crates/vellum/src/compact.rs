@@ -27,6 +27,8 @@ pub struct Compaction {
     pub file_bytes_before: u64,
     /// The current size of the file in bytes.
     pub file_bytes: u64,
+    /// Whether a large value could not be moved in the last pass. There may be a place for it in a longer file.
+    is_value_left: bool,
 }
 
 /// How a pass of a compaction ended.
@@ -99,9 +101,11 @@ impl Database {
                 break;
             }
             let moved = (done.nodes_moved, done.values_moved);
-            done.pages_left = 0;
+            (done.pages_left, done.is_value_left) = (0, false);
             let outcome = inner.move_before(PageId(limit), &mut done, go_on)?;
-            if matches!(outcome, Outcome::Ended) || moved == (done.nodes_moved, done.values_moved) {
+            // More slack gives other places to large values. Roots stay anyway.
+            let is_vain = moved == (done.nodes_moved, done.values_moved) && !done.is_value_left;
+            if matches!(outcome, Outcome::Ended) || is_vain {
                 break;
             }
         }
@@ -199,7 +203,10 @@ impl Compaction {
     fn count(&mut self, relocation: &Relocation, is_moved: bool) {
         match relocation {
             Relocation::Value(..) if is_moved => self.values_moved += 1,
-            Relocation::Value(_, pages) => self.pages_left += u64::from(*pages),
+            Relocation::Value(_, pages) => {
+                self.pages_left += u64::from(*pages);
+                self.is_value_left = true;
+            }
             Relocation::Seen => self.nodes_seen += 1,
             Relocation::Moved => {
                 self.nodes_seen += 1;

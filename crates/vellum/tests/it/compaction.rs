@@ -108,6 +108,34 @@ fn a_file_becomes_as_short_as_what_it_holds() {
     }
 }
 
+/// The holes at the beginning are too short for the values at the end. A longer one lies behind the first limit.
+#[test]
+fn values_that_fit_only_behind_other_holes_are_moved_there() {
+    let database = create(&SimulatedDisk::new(18), &options().pool_bytes(4 << 20));
+    let table = database.create_table("table").unwrap();
+    let key = |kind: u8, number: u8| [kind, number];
+    for number in 0..50 {
+        table.put(key(0, number), vec![number; 60_000]).unwrap();
+        table.put(key(1, number), vec![number; 36_000]).unwrap();
+    }
+    table.put(key(2, 0), vec![2; 1_500_000]).unwrap();
+    for number in 0..10 {
+        table.put(key(3, number), vec![number; 60_000]).unwrap();
+    }
+    for number in 0..50 {
+        assert!(table.remove(key(1, number)).unwrap());
+    }
+    assert!(table.remove(key(2, 0)).unwrap());
+    let model = all(&table);
+    // Moves the nodes, so that the next one has only values to move.
+    database.compact(|done| done.values_moved == 0).unwrap();
+    let done = database.compact(|_| true).unwrap();
+    let allocated = database.statistics().pages_allocated * 4096;
+    assert!(done.file_bytes < allocated * 7 / 4, "{done:?}, {allocated} bytes are allocated");
+    assert_eq!(all(&table), model);
+    check(&database);
+}
+
 #[test]
 fn others_go_on_meanwhile() {
     let (disk, options) = (SimulatedDisk::new(3), options().pool_bytes(512 << 10));
