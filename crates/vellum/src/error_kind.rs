@@ -177,7 +177,9 @@ fn archive_kind(error: &ArchiveError) -> ErrorKind {
         ArchiveError::Damaged { .. } | ArchiveError::Source { .. } | ArchiveError::Record { .. } => {
             ErrorKind::Corruption
         }
-        ArchiveError::Gap { .. } | ArchiveError::Missing { .. } => ErrorKind::NotFound,
+        ArchiveError::Gap { .. } | ArchiveError::Missing { .. } | ArchiveError::Replaced { .. } => {
+            ErrorKind::NotFound
+        }
         ArchiveError::Diverged { .. } | ArchiveError::OtherHistory { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }

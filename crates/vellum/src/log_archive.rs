@@ -35,9 +35,9 @@ impl LogArchive {
     }
 
     /// The first file that is needed to restore later points in time with `backup` as the last one. Only earlier
-    /// backups need the files before it.
+    /// backups need the files before it. The last file always counts as needed: the archive goes on after it.
     pub fn needed_by(&self, backup: &Backup) -> Option<&ArchivedPart> {
-        self.parts.iter().find(|part| part.end > backup.log_needed())
+        self.parts.iter().find(|part| part.end > backup.log_needed()).or(self.parts.last())
     }
 }
 

@@ -169,8 +169,9 @@ impl Options {
     ///
     /// The log keeps what is not archived yet. So if the archive cannot be written, the log grows, but nothing else
     /// happens: [`LogState::archive`](crate::LogState) says why and how far the archive is; the write is retried every
-    /// second. Only closing the database fails in that state. You may delete files of the archive;
-    /// [`LogArchive`](crate::LogArchive) says which ones a backup needs.
+    /// second. Only closing the database fails in that state. You may delete files of the archive, but not the last one;
+    /// [`LogArchive`](crate::LogArchive) says which ones a backup needs. If the last one is gone, the file system of the archive is perhaps
+    /// not mounted, and nothing is archived until it is back.
     ///
     /// An older copy of a database that is put back needs another directory, and a backup with which that archive begins:
     /// nothing is added to an archive that has the log of what was done after the copy

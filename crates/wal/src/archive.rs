@@ -194,10 +194,12 @@ impl Archive {
     /// Copies a part of the log, durably, after the parts that end at `end`. It replaces a copy that ends earlier.
     pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
         // Then no file is left where nothing is to be added.
+        self.check_end(end)?;
         self.check_source(source)?;
         let segment = source.file.open().map_err(ArchiveError::Segment)?;
         // Locked until the part has its name. Another process may have added a part until now, and does not from now on.
         let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
+        self.check_end(end)?;
         let former = self.check_source(source)?;
         let mut part = source.part;
         let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
@@ -268,6 +270,20 @@ impl Archive {
         // A process that was killed may have left it in the system's cache only.
         self.directory.sync().map_err(write_error)?;
         Ok(Some(last.end))
+    }
+
+    /// Checks that what was archived before `end` is there: another directory may be at its path by now, such as the one in
+    /// which its file system was mounted.
+    fn check_end(&self, end: Option<Lsn>) -> Result<(), ArchiveError> {
+        let Some(to) = end else { return Ok(()) };
+        let last = self.names()?.pop();
+        let from = match last.as_deref().map(|name| self.sound_part(name)).transpose()? {
+            None => None,
+            Some(Some(last)) if last.end < to => Some(last.end),
+            // One that is damaged says nothing.
+            Some(_) => return Ok(()),
+        };
+        Err(ArchiveError::Replaced { from, to })
     }
 
     /// Checks that a part of the log begins with what the archive has of it, and lies between the others as the log

@@ -61,6 +61,21 @@ pub enum ArchiveError {
         /// The file.
         name: String,
     },
+    /// The last files that were archived are not in the directory any more.
+    #[error(
+        "the directory of the archive {}, although the log was archived there up to {to}: mount its file system, or put the missing \
+         files back; it is tried again. If they are lost, open the database again, and make a backup, with which the archive begins",
+        match from {
+            Some(from) => format!("lacks what was archived after {from}"),
+            None => "holds nothing".to_owned(),
+        }
+    )]
+    Replaced {
+        /// Where the last part ends that is there, if there is one.
+        from: Option<Lsn>,
+        /// Up to where the log was archived.
+        to: Lsn,
+    },
     /// A file was written by a copy of the database that had gone on by itself before the backup was made.
     #[error(
         "{name} of the archive was written by another copy of the database than the one of which the backup was made: name the archive \

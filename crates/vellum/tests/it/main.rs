@@ -6,6 +6,7 @@
 mod after_close;
 mod archive_ends;
 mod archive_named;
+mod archive_replaced;
 mod async_ranges;
 mod async_runs;
 mod asynchronous;
