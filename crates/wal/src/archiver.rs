@@ -106,7 +106,7 @@ impl LogArchiver {
         CheckedArchive(self.shared.clone())
     }
 
-    /// Archives everything appended until now. If it `is_last`, an empty last segment is archived too: the next log
+    /// Archives everything appended until now, and returns the place up to which that is. If it `is_last`, an empty last segment is archived too: the next log
     /// says that it follows on that.
     ///
     /// # Errors
@@ -115,7 +115,9 @@ impl LogArchiver {
         self.shared.log.flush_all(Durability::Synced)?;
         let end = self.shared.log.horizon(Durability::Synced);
         self.shared.copy(Some(end), is_last)?;
-        Ok(end)
+        // A log to which nothing was appended begins behind the place where the archive ends.
+        let archived = lock(&self.shared.state).end;
+        Ok(archived.map_or(end, |archived| archived.min(end)))
     }
 }
 

@@ -140,3 +140,37 @@ fn all_that_was_acknowledged_is_restored_from_an_archive_that_ends_inside_a_reco
     }
     assert!(inside > 0, "all archives end with a whole record");
 }
+
+/// The log of a life begins behind the end of the one before. What is archived by then ends there.
+#[test]
+fn the_place_that_is_told_before_anything_is_changed_can_be_restored() {
+    for (is_closed, is_changed) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (disk, archive, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2), SimulatedDisk::new(3));
+        let options = archived(&archive, 16 * PAGE);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options).unwrap();
+        let table = database.create_table("table").unwrap();
+        database.backup_in(Arc::new(backups.clone()), "backup", BackupOptions::default()).unwrap();
+        (0..100).for_each(|number| drop(table.put(key(number), value(number, false))));
+        drop(table);
+        let (disk, archive) = if is_closed {
+            database.close().unwrap();
+            (disk, archive)
+        } else {
+            // Dropping it closes it.
+            (disk.crash(), archive.crash())
+        };
+        let options = archived(&archive, 16 * PAGE);
+        let database = Database::open_in(Arc::new(disk.clone()), "data", &options).unwrap();
+        let place = database.archive_log().unwrap();
+        assert_eq!(database.archive_log().unwrap(), place);
+        if is_changed {
+            database.table("table").unwrap().put(key(100), value(100, false)).unwrap();
+            assert!(database.archive_log().unwrap() > place);
+        }
+        database.close().unwrap();
+        let lost =
+            Lost { disk: SimulatedDisk::new(5), archive, backups, count: 100, with_large: false, end: place };
+        let restored = lost.restore(false, Until::Before(place)).unwrap();
+        assert_eq!(restored, (100, place), "{is_closed}, {is_changed}");
+    }
+}
