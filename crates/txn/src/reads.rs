@@ -11,7 +11,10 @@
 //! what was not read, but never misses what was. Hashes become bits of a bitmap, and neighbouring ranges become one.
 
 use crate::before::hash_of;
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 use vellum_base::PageId;
 
 /// How many keys are kept by their full hashes, 8 bytes each.
@@ -105,8 +108,8 @@ impl ReadRange {
 /// What a transaction has read.
 #[derive(Default)]
 pub(crate) struct ReadSet {
-    /// The trees that were read: few.
-    trees: Vec<PageId>,
+    /// The trees that were read: mostly few.
+    trees: BTreeSet<PageId>,
     keys: Keys,
     ranges: Ranges,
     /// The ranges of cursors that are still open, each as it was requested.
@@ -117,11 +120,7 @@ pub(crate) struct ReadSet {
 impl ReadSet {
     /// Notes that a tree is read; returns whether this is the first time.
     pub fn add_tree(&mut self, tree: PageId) -> bool {
-        let is_new = !self.trees.contains(&tree);
-        if is_new {
-            self.trees.push(tree);
-        }
-        is_new
+        self.trees.insert(tree)
     }
 
     /// Notes that a key was looked up.
@@ -278,6 +277,9 @@ pub(crate) struct Ranges {
     /// Neighbours become one when there are so many ranges, or their ends have so many bytes.
     count_max: usize,
     bytes_max: usize,
+    /// When they are joined next, by count and by bytes: later than that if they lie in so many trees that too few have
+    /// neighbours. Otherwise each one that is added would have all of them looked at.
+    next: (usize, usize),
 }
 
 impl Default for Ranges {
@@ -296,9 +298,10 @@ impl IntoIterator for Ranges {
 }
 
 impl Ranges {
-    /// Up to `count_max` ranges, whose ends have up to `bytes_max` bytes.
+    /// Up to `count_max` ranges, whose ends have up to `bytes_max` bytes; or twice as many as there are trees, if those
+    /// are more.
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        Self { ranges: Vec::new(), bytes: 0, count_max, bytes_max }
+        Self { ranges: Vec::new(), bytes: 0, count_max, bytes_max, next: (count_max, bytes_max) }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ReadRange> + Clone {
@@ -311,11 +314,13 @@ impl Ranges {
         if self.is_large() {
             self.merge();
             self.coarsen();
+            self.next = (self.count_max.max(2 * self.ranges.len()), self.bytes_max.max(2 * self.bytes));
         }
     }
 
     fn is_large(&self) -> bool {
-        self.ranges.len() >= self.count_max || self.bytes >= self.bytes_max
+        let (count, bytes) = self.next;
+        self.ranges.len() >= count || self.bytes >= bytes
     }
 
     /// Joins neighbours until there is room for as many again.
@@ -468,5 +473,27 @@ mod tests {
         let mut again = ReadSet::default();
         (0..300_000).for_each(|number| again.add_key(PageId(1), &[(number % 100) as u8]));
         assert!(matches!(&again.keys, Keys::Hashes(hashes) if hashes.len() < KEYS_MAX));
+    }
+
+    /// Ranges of different trees cannot be joined. Each one that was added once had all of them sorted.
+    #[test]
+    fn ranges_of_very_many_trees_are_seldom_looked_at() {
+        const TREES: u64 = 100_000;
+        let mut ranges = Ranges::default();
+        let mut rounds = 0;
+        for tree in 0..TREES {
+            let next = ranges.next;
+            ranges.add(ReadRange::of_key(PageId(tree), b"key"));
+            rounds += u32::from(ranges.next != next);
+            assert!(ranges.ranges.len() as u64 == tree + 1);
+        }
+        assert!((1..=2 * TREES.ilog2()).contains(&rounds), "joined {rounds} times");
+        ranges.merge();
+        assert!((0..TREES).all(|tree| ranges.has(PageId(tree), b"key") && !ranges.has(PageId(tree), b"kez")));
+        // Those of one tree are joined again.
+        for number in 0..4 * TREES as u32 {
+            ranges.add(ReadRange::of_key(PageId(TREES), &number.to_be_bytes()));
+            assert!(ranges.ranges.len() as u64 <= 4 * TREES);
+        }
     }
 }
