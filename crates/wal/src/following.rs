@@ -131,7 +131,10 @@ impl FollowingReader {
             match self.read_with(&mut reader, to, &mut take)? {
                 Read::All => {}
                 Read::Stopped => {
-                    self.reader = reader;
+                    // One that has read everything is of no more use, but has a file open, and memory.
+                    if self.at < to {
+                        self.reader = reader;
+                    }
                     return Ok(());
                 }
                 Read::Missing(missing) => {

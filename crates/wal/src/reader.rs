@@ -515,7 +515,7 @@ impl LogReader {
         let segment = chunk.file.segment().clone();
         let failed = |source| segment.not_read(source);
         let ahead = self.ahead.take().and_then(|ahead| ahead.finish(&chunk));
-        let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room()));
+        let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room_for(chunk.bytes)));
         match read {
             Ok(()) => self.window.follow(room, chunk.bytes, chunk.passed_over),
             // The file was cut. What is left of it counts.

@@ -10,7 +10,7 @@ const LEFT_BYTES_MAX: usize = (PAYLOAD_BYTES_MAX + HEADER_BYTES).next_multiple_o
 
 /// Bytes of the log.
 pub(crate) struct Window {
-    /// First the room for what is left, then the room for what is read.
+    /// First the room for what was left, then the room for what was read.
     buffer: AlignedBuffer,
     from: usize,
     to: usize,
@@ -20,13 +20,14 @@ pub(crate) struct Window {
     spare: Option<AlignedBuffer>,
 }
 
-/// Room for what is read next.
-pub(crate) struct Room(AlignedBuffer);
+/// Room for what is left, of so many bytes, and for what is read next.
+pub(crate) struct Room(AlignedBuffer, usize);
 
 impl Room {
     /// Where to read `bytes` to.
     pub fn chunk(&mut self, bytes: usize) -> &mut [u8] {
-        self.0.get_mut(LEFT_BYTES_MAX..LEFT_BYTES_MAX + bytes).unwrap_or_default()
+        let Self(buffer, begin) = self;
+        buffer.get_mut(*begin..*begin + bytes).unwrap_or_default()
     }
 }
 
@@ -71,22 +72,38 @@ impl Window {
         self.at = at;
     }
 
-    /// Room for what is read next.
+    /// Room for what is read next, whatever is left by then.
     pub fn room(&mut self) -> Room {
-        Room(self.spare.take().unwrap_or_else(|| AlignedBuffer::new(LEFT_BYTES_MAX + self.chunk_bytes)))
+        let room = self.room_of(LEFT_BYTES_MAX + self.chunk_bytes);
+        Room(room, LEFT_BYTES_MAX)
+    }
+
+    /// Room for `bytes` that are read while nothing else happens here. It is no larger than needed: often a feed reads a
+    /// page, and all of the room must be cleared first.
+    pub fn room_for(&mut self, bytes: usize) -> Room {
+        let left = self.bytes().len().next_multiple_of(PAGE_SIZE);
+        // A power of two, so that the next ones fit as well.
+        let most = LEFT_BYTES_MAX + self.chunk_bytes;
+        let room = self.room_of((left + bytes).next_power_of_two().min(most));
+        Room(room, left)
+    }
+
+    fn room_of(&mut self, bytes: usize) -> AlignedBuffer {
+        let spare = self.spare.take().filter(|spare| spare.len() >= bytes);
+        spare.unwrap_or_else(|| AlignedBuffer::new(bytes))
     }
 
     /// Adds `bytes` that were read: the first `passed_over` are skipped, the others follow on those that are here.
-    pub fn follow(&mut self, Room(mut buffer): Room, bytes: usize, passed_over: usize) {
+    pub fn follow(&mut self, Room(mut buffer, begin): Room, bytes: usize, passed_over: usize) {
         let left = self.bytes();
-        debug_assert!(left.len() <= LEFT_BYTES_MAX && passed_over <= bytes);
-        let follows = LEFT_BYTES_MAX + passed_over;
+        debug_assert!(left.len() <= begin && passed_over <= bytes);
+        let follows = begin + passed_over;
         let from = follows.saturating_sub(left.len());
         if let Some(target) = buffer.get_mut(from..follows).filter(|target| target.len() == left.len()) {
             target.copy_from_slice(left);
         }
         self.from = from;
-        self.to = LEFT_BYTES_MAX + bytes;
+        self.to = begin + bytes;
         let buffer = std::mem::replace(&mut self.buffer, buffer);
         self.spare = Some(buffer).filter(|buffer| !buffer.is_empty());
     }
@@ -116,7 +133,7 @@ mod tests {
                 let (end, over) = (window.end(), random.random_range(0..PAGE_SIZE));
                 assert!((at..at + wanted as u64).contains(&end));
                 let bytes = random.random_range(1..=4) * PAGE_SIZE;
-                let mut room = window.room();
+                let mut room = if random.random_bool(0.5) { window.room() } else { window.room_for(bytes) };
                 let chunk = room.chunk(bytes).iter_mut();
                 chunk.zip(end - over as u64..).for_each(|(target, at)| *target = byte(at));
                 window.follow(room, bytes, over);
@@ -128,5 +145,21 @@ mod tests {
             window.move_to(at);
             assert!(window.end() >= at);
         }
+    }
+    #[test]
+    fn what_is_read_at_once_takes_little_room_if_it_is_little() {
+        let mut window = Window::new(1 << 20);
+        window.move_to(5000);
+        let mut room = window.room_for(2 * PAGE_SIZE);
+        room.chunk(2 * PAGE_SIZE).fill(7);
+        window.follow(room, 2 * PAGE_SIZE, 904);
+        assert_eq!((window.from(5000).len(), window.buffer.len()), (2 * PAGE_SIZE - 904, 2 * PAGE_SIZE));
+        // All of it is left.
+        let mut room = window.room_for(1 << 20);
+        room.chunk(1 << 20).fill(8);
+        window.follow(room, 1 << 20, 0);
+        assert_eq!(window.from(5000).len(), 2 * PAGE_SIZE - 904 + (1 << 20));
+        assert!(window.from(5000).iter().position(|byte| *byte == 8) == Some(2 * PAGE_SIZE - 904));
+        assert!(window.buffer.len() <= LEFT_BYTES_MAX + (1 << 20));
     }
 }
