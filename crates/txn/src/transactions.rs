@@ -535,7 +535,11 @@ impl State {
     /// Notes that a transaction has ended, whose changes have been undone or were committed at this time.
     fn end_writing(&mut self, id: u64, committed: Option<u64>) {
         self.in_table.end(id, committed);
-        if let Some(index) = self.writers.iter().position(|(_, writer)| *writer == id) {
+        // Very many may be open. Mostly one of those ends that began first, or one of the last.
+        let count = self.writers.len();
+        let is_it = |index: &usize| self.writers.get(*index).is_some_and(|(_, writer)| *writer == id);
+        let index = (0..count.div_ceil(2)).flat_map(|index| [index, count - 1 - index]).find(is_it);
+        if let Some(index) = index {
             self.writers.remove(index);
         }
     }

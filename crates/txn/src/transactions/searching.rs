@@ -2,7 +2,7 @@
 
 use crate::leftovers::Leftovers;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// From when on undo buffers are searched again. When they no longer are, one thread enters what is in them, and others
 /// wait for it. So the more often that happens, the longer the table is used instead.
@@ -98,7 +98,7 @@ const AT_A_TIME: usize = if cfg!(test) { 1 } else { AT_A_TIME_MAX };
 #[derive(Default)]
 pub(super) struct InTable {
     /// The open ones.
-    open: SmallVec<[u64; 4]>,
+    open: BTreeSet<u64>,
     /// The time of the last of those that have been committed.
     last: u64,
 }
@@ -106,14 +106,12 @@ pub(super) struct InTable {
 impl InTable {
     /// Notes that what an open transaction has changed will be in the table.
     pub fn add(&mut self, id: u64) {
-        self.open.push(id);
+        self.open.insert(id);
     }
 
     /// Notes that a transaction has ended; with the time of its commit, if it was committed.
     pub fn end(&mut self, id: u64, committed: Option<u64>) {
-        let open = self.open.len();
-        self.open.retain(|one| *one != id);
-        if self.open.len() < open {
+        if self.open.remove(&id) {
             self.last = self.last.max(committed.unwrap_or_default());
         }
     }
