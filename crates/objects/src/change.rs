@@ -37,9 +37,14 @@ pub struct Change<'p, P: Pager> {
     reserved: BTreeSet<AnyRef>,
     /// It has found no roots where no page says so yet, and none of its copies shows that.
     is_rootless: bool,
-    /// There are roots meanwhile: it has to be repeated.
+    /// What it has read was changed meanwhile, or there are roots now: it has to be repeated.
     is_stale: bool,
+    /// How many objects it has looked for.
+    finds: u64,
 }
+
+/// When a change has looked for so many objects, twice as many, and so on, it looks whether it is still current.
+const FINDS_MIN: u64 = 4096;
 
 /// Where an object is, after following its forward.
 #[derive(Clone, Copy)]
@@ -70,6 +75,7 @@ impl<'p, P: Pager> Change<'p, P> {
             reserved: BTreeSet::new(),
             is_rootless: false,
             is_stale: false,
+            finds: 0,
         }
     }
 
@@ -445,6 +451,14 @@ impl<'p, P: Pager> Change<'p, P> {
 
     /// Where an object is.
     pub(crate) fn find(&mut self, reference: AnyRef) -> Result<Found, ObjectError> {
+        self.finds += 1;
+        if self.finds >= FINDS_MIN && self.finds.is_power_of_two() {
+            // Objects of different moments may form a circle that never was, in which it would walk for ever.
+            self.is_stale = !self.is_current()?;
+        }
+        if self.is_stale {
+            return Err(ObjectError::Overtaken);
+        }
         let dangling = ObjectError::Dangling { reference };
         let Some(page) = self.copies.view(reference.page())? else { return Err(dangling) };
         // Only forwards lead to moved objects.
@@ -478,7 +492,10 @@ impl<'p, P: Pager> Change<'p, P> {
         }
         if self.is_rootless {
             let anchor = self.heap.anchor_or_make()?;
-            self.look_for_roots(anchor)?;
+            match self.look_for_roots(anchor) {
+                Err(ObjectError::Overtaken) => return Ok(false),
+                looked => looked?,
+            }
         }
         if self.is_stale {
             return Ok(false);

@@ -88,6 +88,12 @@ pub enum ObjectError {
          through the `Change` that it was given, or after it"
     )]
     ChangeUnderWay,
+    /// Another thread has changed what a change had read before the change ended. All its further steps fail, and it is
+    /// repeated when it ends, which it should do at once.
+    #[error(
+        "another thread has changed what this change has read; return this error, and the change is repeated"
+    )]
+    Overtaken,
     /// A place was reserved for an object, but the change read the object, or ended, without setting it.
     #[error(
         "a place was reserved for an object ({reference}) that is not set yet; set it before it is read, and before the change ends"

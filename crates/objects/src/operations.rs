@@ -128,7 +128,8 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// Makes several changes that happen together, or not at all. `change` may be called several times: if something
     /// that it has read was changed by another thread before it ended, the effects of `change` are discarded and it is
     /// called again. Until that is detected, it may see one object as it was before the other thread's change and
-    /// another object as it was after it.
+    /// another object as it was after it. If it reads so many objects that it may be walking in a circle of such ones, its
+    /// steps fail, by [`ObjectError::Overtaken`].
     ///
     /// A step of it that fails, by [`ObjectError::ChangeTooLarge`] or because the file cannot grow, has not happened.
     /// `change` may handle that error and go on: its other steps then happen together.

@@ -77,6 +77,7 @@ impl Error {
             }
             Self::Objects(ObjectError::TypeChanged { .. }) => ErrorKind::Incompatible,
             Self::Objects(ObjectError::TooFarBehind) => ErrorKind::OutOfSpace,
+            Self::Objects(ObjectError::Overtaken) => ErrorKind::Conflict,
             Self::Objects(_) => ErrorKind::InvalidInput,
             Self::Malformed { .. } => ErrorKind::Corruption,
             Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,

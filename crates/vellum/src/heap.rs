@@ -270,7 +270,8 @@ impl Heap {
     /// Threads do not wait for each other while they make changes. If something that `change` has read was changed by
     /// another thread before the change ended, the effects of `change` are discarded and it is called again. Until that
     /// is detected, it may see one object as it was before the other thread's change and another object as it was after
-    /// it. Side effects outside the heap may happen several times. Others see nothing of the change before it ends.
+    /// it. If it reads so many objects that it may be walking in a circle of such ones, its steps fail, by
+    /// [`ObjectError::Overtaken`](crate::objects::ObjectError::Overtaken). Side effects outside the heap may happen several times. Others see nothing of the change before it ends.
     /// A step of it that fails has not happened: `change` may handle the error and go on with other steps.
     ///
     /// ```

@@ -301,3 +301,68 @@ fn a_root_that_another_thread_has_set_first_is_not_replaced() {
     });
     assert!(seen.unwrap().is_some() && attempts == 2);
 }
+
+/// Objects of a list, in pages of their own, are read before and after another thread has put the first one last: together
+/// they are a circle that never was. It has roots, or sees that there are none.
+#[test]
+fn a_walk_through_objects_of_different_moments_ends() {
+    for (returns_error, changes) in [(true, false), (true, true), (false, false), (false, true)] {
+        let store = Store::new(64);
+        let heap = store.heap();
+        let nodes = [0, 1, 2].map(|id| heap.allocate(&node(id, &"n".repeat(3000))).unwrap());
+        let link = |order: [usize; 3]| {
+            let linked = heap.change(|change| {
+                for (place, index) in order.iter().enumerate() {
+                    let next = order.get(place + 1).map(|index| nodes[*index]);
+                    change.update(nodes[*index], |node: &mut Node| node.next = next)?;
+                }
+                Ok::<_, ObjectError>(())
+            });
+            linked.unwrap();
+        };
+        link([0, 1, 2]);
+        let (mut attempts, mut first) = (0, 0);
+        let walked = heap.change(|change| {
+            attempts += 1;
+            let (mut next, mut walked) = (Some(nodes[first]), Vec::new());
+            if change.root::<Node>()?.is_none() && changes {
+                change.allocate(&node(9, "new"))?;
+            }
+            while let Some(reference) = next {
+                assert!(walked.len() < 100_000, "it walks for ever");
+                let node = match change.get(reference) {
+                    Err(error) if returns_error => return Err(error),
+                    Err(_) => break,
+                    Ok(node) => node,
+                };
+                walked.push(node.id);
+                next = node.next;
+                if attempts == 1 && walked.len() == 1 {
+                    std::thread::scope(|scope| scope.spawn(|| link([1, 2, 0])).join().unwrap());
+                    first = 1;
+                }
+            }
+            Ok(walked)
+        });
+        assert_eq!((walked.unwrap(), attempts), (vec![1, 2, 0], 2));
+    }
+}
+
+/// A change that reads one object very often, and is not disturbed, is made at once.
+#[test]
+fn a_change_that_looks_for_many_objects_is_made() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let first = heap.allocate(&node(0, "first")).unwrap();
+    let mut attempts = 0;
+    let sum = heap.change(|change| {
+        attempts += 1;
+        let mut sum = 0;
+        for _ in 0..20_000 {
+            change.update(first, |node: &mut Node| node.id += 1)?;
+            sum += u64::from(change.get(first)?.id);
+        }
+        Ok::<_, ObjectError>(sum)
+    });
+    assert_eq!((sum.unwrap(), attempts, heap.get(first).unwrap().id), (200_010_000, 1, 20_000));
+}
