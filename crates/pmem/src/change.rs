@@ -58,6 +58,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         contents: (&[u8], &[u8]),
     ) {
         let word = if self.is_evident(record) { L::word_before(record) } else { None };
+        writer.owed.is_unfenced = true;
         record.write(&self.medium, &mut writer.lane, site, (word, behind), head, contents);
     }
 

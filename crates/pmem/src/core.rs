@@ -296,7 +296,11 @@ impl<L: Format, M: Medium> Core<L, M> {
 
     /// Frees the space of a record that is durably invalid, and to which the index no longer leads.
     pub fn freed(&self, writer: &mut Writer<L>, place: Place, record: &Record) -> Result<()> {
-        let block = self.geometry.block_of(place);
+        self.freed_in(writer, self.geometry.block_of(place), record)
+    }
+
+    /// The same for a record in a block, the first one of a large record.
+    pub fn freed_in(&self, writer: &mut Writer<L>, block: u64, record: &Record) -> Result<()> {
         self.retractions.fetch_add(1, Ordering::Relaxed);
         if self.space.block(block).load().0 == crate::blocks::State::Large {
             let blocks = large::blocks_for(self.geometry, record.key_bytes, record.value_bytes);

@@ -4,8 +4,11 @@
 //!   as well. The stripe of the key remembers the word (`stripes.rs`), and the client's next fence settles it.
 //! - The bits of a page, or the word of a log, that say that its records must be right. They are set once the page is
 //!   full or the client has left it, and a fence has been passed after the last record. If the client has closed the
-//!   block, the block is counted as in use until then; if the block was taken from the client, its records are moved,
-//!   and nothing is set. So a sleeping client ties up no block.
+//!   block, the block is counted as in use until then, which is the fence of the same operation, as all records in the
+//!   block are durable already; a batch has one more. If the block was taken from the client, its records are moved, and
+//!   nothing is set.
+//!
+//! So a sleeping client ties up no block: reclaiming frees the records that it has retracted (`settling.rs`).
 
 use crate::{format::Record, layout::Place};
 
@@ -14,6 +17,8 @@ use crate::{format::Record, layout::Place};
 pub struct Owed {
     pub words: Vec<OwedWord>,
     pub full: Vec<Full>,
+    /// Whether it has written records since its last fence.
+    pub is_unfenced: bool,
 }
 
 /// A word that a client has changed and its stripe remembers.

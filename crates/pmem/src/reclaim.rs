@@ -95,9 +95,9 @@ pub fn pass<L: Format, M: Medium>(
     };
     // One in which nothing is live is free as soon as it is closed.
     core.space.close_partial(|block| is_worth_it(block) || core.space.block(block).load().1 == 0);
-    let mut outcome = Ok(());
+    let mut outcome = core.free_of_others(writer, |block| core.space.block(block).load().0 == State::Large);
     for block in core.geometry.first_block()..core.space.end() {
-        if is_worth_it(block) {
+        if outcome.is_ok() && is_worth_it(block) {
             outcome = compact(core, writer, block, pace, &mut done).map(drop);
             if outcome.is_err() || pace.rest() {
                 break;
@@ -178,6 +178,9 @@ fn compact<L: Format, M: Medium>(
         let (_, live, dead) = core.space.block(block).load();
         core.space.block(block).set(State::Damaged, live, dead);
         return Ok(true);
+    }
+    if outcome.is_ok() && core.space.block(block).load().1 > 0 {
+        outcome = core.free_of_others(writer, |other| other == block);
     }
     core.space.close(block);
     done.blocks_compacted += 1;

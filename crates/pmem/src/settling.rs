@@ -26,7 +26,9 @@ impl<L: Format, M: Medium> Core<L, M> {
     /// The same without what it left, for a thread that holds the lock of a page and so may free nothing.
     #[inline]
     pub fn fence_alone(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
-        self.watch(self.medium.fence(&mut writer.lane, site))
+        self.watch(self.medium.fence(&mut writer.lane, site))?;
+        writer.owed.is_unfenced = false;
+        Ok(())
     }
 
     fn fence_with_owed(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
@@ -59,18 +61,23 @@ impl<L: Format, M: Medium> Core<L, M> {
         let mut owed = std::mem::take(&mut writer.owed.words);
         let mut outcome = Ok(());
         for OwedWord { hash, left, .. } in owed.drain(..) {
-            self.stripes.settled(hash);
-            if let Left::Retracted(place, record) = left {
-                outcome = outcome.and(self.freed(writer, place, &record));
+            match left {
+                Left::Word => self.stripes.settled(hash),
+                Left::Retracted(place, record) => {
+                    if !self.stripes.settled_retracted(hash) {
+                        outcome = outcome.and(self.freed(writer, place, &record));
+                    }
+                }
             }
         }
         writer.owed.words = owed;
         outcome
     }
 
-    /// Makes durable what the writer has left to its next fence.
+    /// Makes durable what the writer has left to its next fence, except in the block that it has.
     pub fn settle_owed(&self, writer: &mut Writer<L>) -> Result<()> {
-        if writer.owed.words.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
+        let has_pinned = writer.owed.full.iter().any(|full| full.is_pinned);
+        if writer.owed.words.is_empty() && !has_pinned { Ok(()) } else { self.fence(writer, Site::Retract) }
     }
 
     /// Whether a record is valid because its checksum is right.
@@ -100,7 +107,9 @@ impl<L: Format, M: Medium> Core<L, M> {
 
     /// The writer is about to close its block: the bits it remembers to set there count as in use.
     pub fn pin_full(&self, writer: &mut Writer<L>) {
+        let is_fenced = !writer.owed.is_unfenced;
         writer.owed.full.retain_mut(|full| {
+            full.is_due |= is_fenced;
             full.is_pinned = full.is_pinned || self.space.block(full.block).reserve(writer.id);
             full.is_pinned
         });
@@ -121,7 +130,7 @@ impl<L: Format, M: Medium> Core<L, M> {
     /// whether it can.
     #[must_use]
     pub fn leave(&self, writer: &mut Writer<L>, hash: u64, at: u64, left: Left) -> bool {
-        let is_left = self.stripes.remember(hash, at);
+        let is_left = self.stripes.remember(hash, at, matches!(left, Left::Retracted(..)));
         if is_left {
             writer.owed.words.push(OwedWord { hash, at, left });
         }
@@ -148,6 +157,43 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.fence(writer, Site::Retract)?;
         drop(held);
         self.freed(writer, place, &record)
+    }
+
+    /// Frees the retracted records of blocks that `are_wanted` which clients have left to their next fences: a client that
+    /// sleeps would keep the block in use. The caller holds no stripe.
+    pub fn free_of_others(&self, writer: &mut Writer<L>, are_wanted: impl Fn(u64) -> bool) -> Result<()> {
+        /// How many stripes are locked at a time.
+        const MANY: usize = 32;
+        let block_of = |at: u64| at / self.geometry.block_bytes();
+        let numbers = self.stripes.with_retracted(|at| are_wanted(block_of(at)));
+        for numbers in numbers.chunks(MANY) {
+            self.check_writable()?;
+            let mut found = Vec::with_capacity(numbers.len());
+            for number in numbers {
+                let (held, at) = self.stripes.lock_retracted(*number);
+                if let Some(at) = at.filter(|at| are_wanted(block_of(*at))) {
+                    self.medium.flush(&mut writer.lane, Site::Unsettled, at, WORD);
+                    found.push((held, *number, at));
+                }
+            }
+            if found.is_empty() {
+                continue;
+            }
+            self.fence(writer, Site::Unsettled)?;
+            let mut records = Vec::with_capacity(found.len());
+            for (held, number, at) in found {
+                // If its client has freed it meanwhile, this may be anything, and is not taken.
+                let record = L::retracted_record(&self.medium, at);
+                if let Some(record) = record.filter(|_| self.stripes.take(number, at)) {
+                    records.push((block_of(at), record));
+                }
+                drop(held);
+            }
+            for (block, record) in records {
+                self.freed_in(writer, block, &record)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes records that were just written durable and valid.

@@ -6,7 +6,8 @@
 //! A stripe also remembers one changed word that is not known to be durable, because the thread that changed it leaves
 //! it to its next fence: the word of a retracted record, or a word of a value. Until then the record that replaced the
 //! retracted one must not itself be retracted for good, or the older one would return; and the value must not be
-//! changed again. So a thread that does either looks here first.
+//! changed again. So a thread that does either looks here first. A client that sleeps never comes to its next fence: then
+//! reclaiming makes the retraction durable and frees the record in its place.
 //!
 //! And a stripe counts the changes of single words of its values: what a reader copies of a value must be of one moment,
 //! and such a change leaves no other trace that lasts (`lock.rs`). The counters lie apart from the locks, so that puts do
@@ -26,6 +27,12 @@ use std::sync::{
 
 const STRIPES: usize = 4096;
 
+/// In place of the word of a retracted record which reclaiming has freed.
+const TAKEN: u64 = 1;
+/// Added to the word of a retracted record; words lie at multiples of eight.
+const RETRACTED: u64 = 2;
+const FLAGS: u64 = TAKEN | RETRACTED;
+
 /// The locks.
 #[derive(Debug)]
 pub struct Stripes {
@@ -36,8 +43,16 @@ pub struct Stripes {
 #[derive(Debug, Default)]
 struct Stripe {
     lock: Mutex<()>,
-    /// Where the word lies, in bytes, or zero. Set under the lock, cleared by the thread that set it.
+    /// Where the word lies, in bytes, with flags, or zero. Set under the lock, cleared by the thread that set it.
     unsettled: AtomicU64,
+}
+
+impl Stripe {
+    /// The word of the retracted record that it remembers, if it is one.
+    fn retracted(&self) -> Option<u64> {
+        let word = self.unsettled.load(Ordering::Acquire);
+        (word & FLAGS == RETRACTED).then_some(word & !FLAGS)
+    }
 }
 
 impl Stripes {
@@ -96,25 +111,49 @@ impl Stripes {
         numbers.into_iter().map(|number| self.lock_number(number)).collect()
     }
 
-    /// Remembers a word that is not durable yet, unless the stripe, whose lock the caller holds, remembers another one;
-    /// returns whether it does.
+    /// Remembers a word that is not durable yet, that of a retracted record or another one, unless the stripe, whose lock
+    /// the caller holds, remembers one already; returns whether it does.
     #[must_use]
-    pub fn remember(&self, hash: u64, at: u64) -> bool {
+    pub fn remember(&self, hash: u64, at: u64, is_retracted: bool) -> bool {
         let unsettled = &self.stripe(Self::number(hash)).unsettled;
         // Relaxed: the lock orders it. A thread that misses that the old word was just settled only does not get the
         // new one remembered.
         let is_free = unsettled.load(Ordering::Relaxed) == 0;
         if is_free {
-            unsettled.store(at, Ordering::Relaxed);
+            unsettled.store(at | if is_retracted { RETRACTED } else { 0 }, Ordering::Relaxed);
         }
         is_free
+    }
+
+    /// The numbers of the stripes that remember a retracted record whose word `is_wanted`. A hint.
+    pub fn with_retracted(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<usize> {
+        let stripes = self.stripes.iter().enumerate();
+        let found = stripes.filter(|(_, stripe)| stripe.retracted().is_some_and(&is_wanted));
+        found.map(|(number, _)| number).collect()
+    }
+
+    /// Locks a stripe by its number, and shows the word of the retracted record that it remembers. A thread that locks
+    /// several takes them in ascending order.
+    pub fn lock_retracted(&self, number: usize) -> (MutexGuard<'_, ()>, Option<u64>) {
+        let held = self.lock_number(number);
+        (held, self.stripe(number).retracted())
+    }
+
+    /// Takes this word of a retracted record, which is durable, from the thread that set it; returns whether that has not
+    /// settled it itself meanwhile. The caller holds the lock, and frees the record. Until the other thread notices, the
+    /// stripe remembers nothing else.
+    #[must_use]
+    pub fn take(&self, number: usize, at: u64) -> bool {
+        let unsettled = &self.stripe(number).unsettled;
+        // Acquire and release: see `settled_retracted`.
+        unsettled.compare_exchange(at | RETRACTED, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// The remembered word, if any. The caller holds the lock.
     #[inline]
     pub fn unsettled(&self, hash: u64) -> Option<u64> {
         // Acquire: pairs with the release in `settled`, after which the word is durable.
-        Some(self.stripe(Self::number(hash)).unsettled.load(Ordering::Acquire)).filter(|at| *at != 0)
+        Some(self.stripe(Self::number(hash)).unsettled.load(Ordering::Acquire) & !FLAGS).filter(|at| *at != 0)
     }
 
     /// Called by the thread that left the word, once the word is durable.
@@ -122,6 +161,13 @@ impl Stripes {
     pub fn settled(&self, hash: u64) {
         // Release: see `unsettled`.
         self.stripe(Self::number(hash)).unsettled.store(0, Ordering::Release);
+    }
+
+    /// The same for the word of a retracted record; returns whether reclaiming has freed the record meanwhile.
+    #[must_use]
+    pub fn settled_retracted(&self, hash: u64) -> bool {
+        // Release as above, and an exchange, so that one of the two threads frees the record.
+        self.stripe(Self::number(hash)).unsettled.swap(0, Ordering::AcqRel) == TAKEN
     }
 
     /// How many words are remembered.

@@ -321,6 +321,10 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         record.sums_at()
     }
 
+    fn retracted_record<M: Medium>(_: &M, at: u64) -> Option<Record> {
+        Some(Record { at: at - WORD as u64, key_bytes: K, value_bytes: V })
+    }
+
     #[inline]
     fn is_evident(_: Geometry, _: &Record) -> bool {
         true

@@ -280,6 +280,9 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The offset of the word that says that a record is no longer valid.
     fn retracted_at(geometry: Geometry, at: (Place, &Record)) -> u64;
 
+    /// The record whose word of that kind lies at `at`, while nothing else is written there.
+    fn retracted_record<M: Medium>(medium: &M, at: u64) -> Option<Record>;
+
     /// Whether a durable record is valid because its checksum is right, in stores with checksums: such a record is not
     /// published.
     fn is_evident(geometry: Geometry, record: &Record) -> bool;

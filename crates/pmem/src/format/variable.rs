@@ -378,6 +378,15 @@ impl Format for Variable {
         size_at(geometry, place)
     }
 
+    fn retracted_record<M: Medium>(medium: &M, at: u64) -> Option<Record> {
+        match read_size_word(at, medium.memory().word(at).load(Ordering::Relaxed)) {
+            SizeWord::Record { key_bytes, value_bytes, .. } => {
+                Some(Record { at: at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes })
+            }
+            _ => None,
+        }
+    }
+
     fn walk<M: Medium>(
         medium: &M,
         geometry: Geometry,
