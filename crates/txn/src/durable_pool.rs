@@ -203,9 +203,15 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let life = Self::begin_life(&mut file, &log, is_continued);
+        // A salvage takes what there is.
+        let is_older = file.is_older_than_log() && !settings.skip_damage;
+        let life = if is_older {
+            Err(LogError::NewerCheckpoint { redo, end: log.end() }.into())
+        } else {
+            Self::begin_life(&mut file, &log, is_continued)
+        };
         // Otherwise a superblock may know the life, and looks for it in the log.
-        let is_known = life.is_ok();
+        let is_known = is_older || life.is_ok();
         let opened = life
             .and_then(|()| {
                 // From now on nothing is given up before it is archived.

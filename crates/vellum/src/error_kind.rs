@@ -159,6 +159,7 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         LogError::Version { .. }
         | LogError::Foreign { .. }
         | LogError::Newer { .. }
+        | LogError::NewerCheckpoint { .. }
         | LogError::OtherLife { .. } => ErrorKind::Incompatible,
         LogError::Option { .. } | LogError::RecordTooLong { .. } => ErrorKind::InvalidInput,
         LogError::Open(error) => vm_kind(error),

@@ -159,6 +159,18 @@ pub enum LogError {
         end: Lsn,
     },
 
+    /// The database's file was not closed, and the log goes on after a later checkpoint of it: the file is older than the log.
+    #[error(
+        "the log goes on to {end}, after a later checkpoint than the one at {redo}, which is the last in this file: it is an older \
+         copy. Put the file that belongs to the log where it was, or restore the database from a backup"
+    )]
+    NewerCheckpoint {
+        /// From where on the file needs the log.
+        redo: Lsn,
+        /// Where the log ends.
+        end: Lsn,
+    },
+
     /// A file of the log that is needed was written by a copy of the database, which went on by itself.
     #[error(
         "{file}, a file of the log, was written by a copy of this database that went on by itself: what it holds at {at} is of \

@@ -113,3 +113,40 @@ fn a_salvage_of_an_older_copy_says_what_it_is() {
     );
     assert_eq!(salvage.tables().0, ["table"]);
 }
+
+/// The copy was made while the database was open, so it needs the log, and redoes what is there of it. But a later checkpoint has
+/// its map elsewhere, and what has the former place of the map would be lost when the log is given up.
+#[test]
+fn an_older_copy_of_an_open_file_beside_a_newer_log_is_refused_and_both_stay() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name| place.path().join(name);
+    let database = Database::create(path("at work"), &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    let put = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            table.put(number.to_be_bytes(), [7; 1000]).unwrap();
+        }
+    };
+    put(0..20);
+    database.checkpoint().unwrap();
+    std::fs::copy(path("at work"), path("d")).unwrap();
+    put(20..30);
+    database.checkpoint().unwrap();
+    put(30..60);
+    std::fs::copy(path("at work"), path("data")).unwrap();
+    while copy_all(&path("at work-log"), &path("d-log")).is_err() {
+        std::fs::remove_dir_all(path("d-log")).unwrap();
+    }
+    let former = std::fs::read(path("d")).unwrap();
+    for options in [options(), options().read_only(true), options()] {
+        let error = Database::open(path("d"), &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+        assert!(error.to_string().contains("it is an older copy"), "{error}");
+        assert!(std::fs::read(path("d")).unwrap() == former);
+    }
+    std::fs::copy(path("data"), path("d")).unwrap();
+    let database = Database::open(path("d"), &options()).unwrap();
+    assert_eq!(database.table("table").unwrap().range(..).unwrap().count(), 60);
+    assert!(database.verify(|_| {}).is_clean());
+    database.close().unwrap();
+}
