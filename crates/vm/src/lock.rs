@@ -11,7 +11,7 @@
 use crate::file::{CreateMode, FileOptions};
 use crate::{LockHolder, VmError};
 use std::ffi::CString;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -55,11 +55,15 @@ fn action(options: &FileOptions) -> &'static str {
 }
 
 fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)> {
-    let existing = || {
+    let check = |about: Metadata| {
+        let not_regular = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        about.is_file().then_some(()).ok_or_else(not_regular)
+    };
+    let existing = || -> io::Result<(File, bool)> {
+        // Before it is opened: opening a pipe for reading waits until another process opens it for writing.
+        check(std::fs::metadata(path)?)?;
         let file = File::options().read(true).write(!options.read_only).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-        }
+        check(file.metadata()?)?;
         Ok((file, false))
     };
     let new = || Ok((create_locked(path)?, true));
