@@ -62,7 +62,8 @@ pub(super) fn find(inner: &Arc<Inner>, (watch, begun): (&SpaceWatch<'_>, &Moment
     }
     let now = Moment::now(inner, watch);
     if begun.place.is_some() && begun.place == now.place {
-        // Nothing has happened meanwhile.
+        // Nothing has happened meanwhile, but perhaps a checkpoint, which frees the place of the former map just now.
+        lost.retain(is_old);
         return Found { lost, undecided: 0 };
     }
     let mut is_known = begun.is_settled || wait(|| watch.are_finished(begun.operations));
