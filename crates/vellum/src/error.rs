@@ -97,11 +97,11 @@ pub enum Error {
         from: Lsn,
     },
     /// The directory of the log cannot be created or opened.
-    #[error("cannot make the directory {} for the log: {source}{}", path.display(),
+    #[error("cannot make the directory {} for the log, or make that durable: {source}{}", path.display(),
         match (advice(source), source.kind()) {
             ("", io::ErrorKind::NotADirectory) => "; something else has this name: move it away",
             ("", io::ErrorKind::InvalidFilename) => "; choose a shorter name for the database",
-            ("", _) => "; this process must be allowed to make it",
+            ("", _) => "; this process must be allowed to make it, and to read the directory in which it is",
             (advice, _) => advice,
         }
     )]
