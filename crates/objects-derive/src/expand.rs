@@ -1,10 +1,10 @@
 //! What the derive writes for a type.
 
-use proc_macro2::{Group, Ident, TokenStream, TokenTree};
-use quote::{ToTokens, format_ident, quote};
+use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Data, DeriveInput, Error, Field, Fields, GenericArgument, LitStr, Path, PathArguments, Result,
-    Type, TypePath, spanned::Spanned,
+    Type, TypePath, ext::IdentExt, spanned::Spanned,
 };
 
 /// What `#[persistent(...)]` says.
@@ -57,8 +57,13 @@ pub fn expand(mut input: DeriveInput) -> Result<TokenStream> {
     })
 }
 
+/// The name that the heap has for what a program calls so: `r#gen` is another way of writing `gen`.
+fn name_of(ident: &Ident) -> String {
+    ident.unraw().to_string()
+}
+
 fn attributes(input: &DeriveInput) -> Result<Attributes> {
-    let mut found = Attributes { name: input.ident.to_string(), root: syn::parse_str("::vellum::objects")? };
+    let mut found = Attributes { name: name_of(&input.ident), root: syn::parse_str("::vellum::objects")? };
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("persistent")) {
         attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("name") {
@@ -83,14 +88,12 @@ fn attributes(input: &DeriveInput) -> Result<Attributes> {
 /// `Self`.
 ///
 /// # Errors
-/// If something is said of a field or a variant: it would have no effect.
+/// If something is said of a field or a variant that would have no effect.
 fn prepare_fields(input: &mut DeriveInput) -> Result<()> {
     let refuse_said = |attributes: &[Attribute]| {
-        let said = attributes.iter().find(|attribute| attribute.path().is_ident("persistent"));
-        let what =
-            "only a whole type has another name in the heap; `Heap::convert` renames fields and variants";
-        said.map_or(Ok(()), |said| Err(Error::new(said.span(), what)))
+        said_of(attributes).next().map_or(Ok(()), |said| Err(Error::new(said.span(), ONLY_TYPES_HAVE_NAMES)))
     };
+    let is_struct = matches!(&input.data, Data::Struct(_));
     let fields: Vec<&mut Field> = match &mut input.data {
         Data::Struct(data) => data.fields.iter_mut().collect(),
         Data::Enum(data) => {
@@ -100,11 +103,43 @@ fn prepare_fields(input: &mut DeriveInput) -> Result<()> {
         Data::Union(_) => Vec::new(),
     };
     for field in fields {
-        refuse_said(&field.attrs)?;
+        // Others have no constants: what is said of those of structs is looked at when these are written.
+        if !is_struct || field.ident.is_none() {
+            refuse_said(&field.attrs)?;
+        }
         refuse_itself(&field.ty, &input.ident)?;
         field.ty = syn::parse2(written_out(field.ty.to_token_stream(), &input.ident))?;
     }
     Ok(())
+}
+
+const ONLY_TYPES_HAVE_NAMES: &str =
+    "only a whole type has another name in the heap; `Heap::convert` renames fields and variants";
+
+/// What is said to the derive of a field or a variant.
+fn said_of(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("persistent"))
+}
+
+/// A place in the program for what the derive writes: errors point there, and lints still know that the program did not
+/// write it.
+fn place_of(span: Span) -> Span {
+    span.resolved_at(Span::call_site())
+}
+
+/// The name of the constant by which a field is read by itself.
+fn constant_of(field: &Field, ident: &Ident) -> Result<Ident> {
+    let mut constant = format_ident!("{}", name_of(ident).to_uppercase(), span = ident.span());
+    for said in said_of(&field.attrs) {
+        said.parse_nested_meta(|meta| {
+            if meta.path.is_ident("constant") {
+                constant = meta.value()?.parse::<LitStr>()?.parse()?;
+                return Ok(());
+            }
+            Err(meta.error(ONLY_TYPES_HAVE_NAMES))
+        })?;
+    }
+    Ok(constant)
 }
 
 /// Refuses a type that contains itself, as far as the tokens tell. The compiler would report a cycle between constants
@@ -167,7 +202,7 @@ impl Layout {
             Self { names: Vec::new(), types: Vec::new(), pattern: path.clone(), values: Vec::new() };
         for (index, field) in fields.iter().enumerate() {
             refuse(&field.ty)?;
-            let name = field.ident.as_ref().map_or_else(|| index.to_string(), ToString::to_string);
+            let name = field.ident.as_ref().map_or_else(|| index.to_string(), name_of);
             layout.names.push(name);
             layout.types.push(field.ty.clone());
             layout.values.push(format_ident!("value_{index}"));
@@ -220,13 +255,12 @@ impl Layout {
 
     /// Mixes what the fields are into `print`.
     fn fingerprint(&self) -> TokenStream {
-        let (names, types) = (&self.names, &self.types);
-        quote! {
-            #(print = _objects::mix(
-                _objects::mix(print, _objects::print_of(#names)),
-                <#types as _objects::Persistent>::FINGERPRINT,
-            );)*
-        }
+        let fields = self.names.iter().zip(&self.types).map(|(name, of)| {
+            // What is wrong with it is wrong with the type of the field.
+            let print = quote_spanned! { place_of(of.span())=> <#of as _objects::Persistent>::FINGERPRINT };
+            quote! { print = _objects::mix(_objects::mix(print, _objects::print_of(#name)), #print); }
+        });
+        quote! { #(#fields)* }
     }
 
     fn shape(&self) -> TokenStream {
@@ -294,20 +328,31 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
 fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
     let layout = Layout::of(quote!(Self), fields)?;
     let (offsets, count, of) = (layout.offsets(0), layout.types.len(), &input.ident);
-    let constants = fields.iter().enumerate().filter_map(|(index, field)| {
-        let (ident, visibility, of_field) = (field.ident.as_ref()?, &field.vis, &field.ty);
-        let name = ident.to_string();
-        let constant = format_ident!("{}", name.trim_start_matches("r#").to_uppercase(), span = ident.span());
-        let document = format!("The field `{name}`, to be read by itself.");
-        Some(quote! {
+    let mut named: Vec<String> = Vec::new();
+    let mut constants = Vec::new();
+    for (index, field) in fields.iter().enumerate() {
+        let Some(ident) = field.ident.as_ref() else { continue };
+        let (visibility, of_field, mut constant) = (&field.vis, &field.ty, constant_of(field, ident)?);
+        let name = constant.to_string();
+        if named.contains(&name) {
+            let what = format!(
+                "there is a constant `{name}` for another field already; name this one's: `#[persistent(constant = \"...\")]`"
+            );
+            return Err(Error::new(ident.span(), what));
+        }
+        let document = format!("The field `{}`, to be read by itself.", name_of(ident));
+        // That the program has such a constant is said at the field.
+        constant.set_span(place_of(constant.span()));
+        constants.push(quote_spanned! { place_of(ident.span())=>
             #[doc = #document]
             #[allow(dead_code, reason = "a program reads some fields by themselves, or none")]
             #visibility const #constant: _objects::Field<#of, #of_field, {
                 const __OFFSETS: [usize; #count + 1] = #offsets;
                 __OFFSETS[#index]
             }> = _objects::Field::NEW;
-        })
-    });
+        });
+        named.push(name);
+    }
     Ok(quote! {
         #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
         impl #of {
@@ -329,7 +374,7 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
     let mut layouts = Vec::new();
     for variant in &data.variants {
         let ident = &variant.ident;
-        layouts.push((ident.to_string(), Layout::of(quote!(Self::#ident), &variant.fields)?));
+        layouts.push((name_of(ident), Layout::of(quote!(Self::#ident), &variant.fields)?));
     }
     let (names, layouts): (Vec<_>, Vec<_>) = layouts.into_iter().unzip();
     let tags: Vec<u8> = (0..layouts.len()).map(|tag| tag as u8).collect();
@@ -446,6 +491,30 @@ mod tests {
             "struct Tree { other: forest::Tree, count: [u8; Self::COUNT], all: Array<<Self as Kind>::Of> }",
         ] {
             expand(syn::parse_str(input).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn fields_whose_constants_would_have_one_name_are_told_how_to_name_them() {
+        let input = "struct City { name: Text, id: u32, r#Id: u32 }";
+        assert!(refused(input).contains("`ID` for another field already"), "{}", refused(input));
+        for input in [
+            "struct City { id: u32, #[persistent(constant = \"OTHER_ID\")] Id: u32 }",
+            "struct City { #[persistent(constant = \"r#fn\")] id: u32, Id: u32 }",
+        ] {
+            expand(syn::parse_str(input).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_field_that_has_no_constant_is_refused() {
+        for input in [
+            "struct City(#[persistent(constant = \"ID\")] u32);",
+            "enum City { Known { #[persistent(constant = \"ID\")] id: u32 } }",
+            "enum City { #[persistent(constant = \"ID\")] Known }",
+            "struct City { #[persistent(name = \"ID\")] id: u32 }",
+        ] {
+            assert!(refused(input).contains("only a whole type"), "{input}: {}", refused(input));
         }
     }
 }

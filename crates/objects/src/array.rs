@@ -68,12 +68,15 @@ impl<T: Persistent> Array<T> {
         assert!(T::BYTES > 0, "the elements of an array have at least one byte each");
         T::BYTES
     };
+
+    /// The compiler names this constant where elements contain their own array by way of other types: its value would depend on itself.
+    const A_TYPE_CANNOT_CONTAIN_ITSELF_USE_AN_ARRAY_OF_REFS: u32 = T::FINGERPRINT;
 }
 
 impl<T: Persistent> Persistent for Array<T> {
     const ALIGN: usize = 4;
     const BYTES: usize = 8;
-    const FINGERPRINT: u32 = mix(print_of("Array"), T::FINGERPRINT);
+    const FINGERPRINT: u32 = mix(print_of("Array"), Self::A_TYPE_CANNOT_CONTAIN_ITSELF_USE_AN_ARRAY_OF_REFS);
 
     fn shape() -> Shape {
         Shape::Array(Box::new(T::shape()))

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use vellum_base::Bytes;
 
 /// A field of type `F` of the objects of type `T`. The derive makes one for each named field of a struct: a constant of
-/// the struct with the name of the field in capital letters. `AT` is the field's offset in an object: as it is part of
+/// the struct with the name of the field in capital letters, or with the one that `#[persistent(constant = "...")]` at the
+/// field gives. `AT` is the field's offset in an object: as it is part of
 /// the type, a value that names a field takes no space.
 pub struct Field<T, F, const AT: usize>(PhantomData<fn(T) -> F>);
 

@@ -38,6 +38,20 @@ use vellum_base::Bytes;
 ///     next: &'static str,
 /// }
 /// ```
+/// A type does not contain itself, by way of arrays of other types either; references may lead in circles:
+/// ```compile_fail
+/// #[derive(vellum_objects::Persistent)]
+/// #[persistent(crate = "vellum_objects")]
+/// struct Folder {
+///     entries: vellum_objects::Array<Entry>, // `Array<Ref<Entry>>` would do
+/// }
+/// #[derive(vellum_objects::Persistent)]
+/// #[persistent(crate = "vellum_objects")]
+/// enum Entry {
+///     File(vellum_objects::Text),
+///     Folder(Folder),
+/// }
+/// ```
 /// Fields and variants have no other names in the heap than in the program:
 /// ```compile_fail
 /// #[derive(vellum_objects::Persistent)]

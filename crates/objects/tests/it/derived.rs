@@ -43,6 +43,58 @@ struct r#type {
     to: Array<[Text; 2]>,
 }
 
+/// Types whose names were written as they are.
+mod plain {
+    use vellum_objects::{Persistent, Ref};
+
+    #[derive(Persistent, Clone, PartialEq, Debug)]
+    #[persistent(crate = "vellum_objects")]
+    pub struct Plan {
+        pub step: Step,
+        pub next: Option<Ref<Plan>>,
+    }
+
+    #[derive(Persistent, Clone, PartialEq, Debug)]
+    #[persistent(crate = "vellum_objects")]
+    pub enum Step {
+        Build { floor: u32 },
+    }
+}
+
+/// The same types: a program writes names so that have become keywords, as `gen` has.
+mod raw {
+    use vellum_objects::{Persistent, Ref};
+
+    #[derive(Persistent, Clone, PartialEq, Debug)]
+    #[persistent(crate = "vellum_objects")]
+    pub struct r#Plan {
+        pub r#step: r#Step,
+        pub next: Option<Ref<r#Plan>>,
+    }
+
+    #[derive(Persistent, Clone, PartialEq, Debug)]
+    #[persistent(crate = "vellum_objects")]
+    pub enum r#Step {
+        r#Build { r#floor: u32 },
+    }
+}
+
+/// A type with constants that those of its fields would collide with.
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+#[expect(non_snake_case, reason = "there are such names")]
+struct Numbered {
+    #[persistent(constant = "ID_OF_ONE")]
+    id: u32,
+    name: Text,
+    #[persistent(constant = "NAME_AGAIN")]
+    Name: Text,
+}
+
+impl Numbered {
+    const ID: u32 = 7;
+}
+
 /// A type of one letter, and a constant of a name that the derive may use itself.
 #[derive(Persistent, Clone, PartialEq, Debug)]
 #[persistent(crate = "vellum_objects")]
@@ -147,6 +199,29 @@ fn names_may_have_any_characters() {
         to: texts.into(),
     };
     check(Store::new(64), &object);
+}
+
+#[test]
+fn raw_identifiers_name_what_the_others_do() {
+    let store = Store::new(64);
+    let first =
+        store.heap().allocate(&plain::Plan { step: plain::Step::Build { floor: 3 }, next: None }).unwrap();
+    store.heap().set_root(Some(first)).unwrap();
+    let heap = store.heap();
+    let same = heap.root::<raw::Plan>().unwrap().unwrap();
+    assert_eq!(heap.get(same).unwrap().step, raw::Step::Build { floor: 3 });
+    assert_eq!(heap.fields(same, raw::Plan::STEP).unwrap(), raw::Step::Build { floor: 3 });
+    assert_eq!(raw::Plan::shape(), plain::Plan::shape());
+}
+
+#[test]
+fn the_constant_of_a_field_may_have_another_name() {
+    let object = Numbered { id: Numbered::ID, name: "a".into(), Name: "b".into() };
+    let store = check(Store::new(64), &object);
+    let heap = store.heap();
+    let place = heap.root::<Numbered>().unwrap().unwrap();
+    let fields = (Numbered::NAME_AGAIN, Numbered::ID_OF_ONE, Numbered::NAME);
+    assert_eq!(heap.fields(place, fields).unwrap(), ("b".into(), 7, "a".into()));
 }
 
 #[test]
