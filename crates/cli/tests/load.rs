@@ -100,6 +100,25 @@ fn the_advice_to_sort_works() {
 }
 
 #[test]
+fn lines_without_escapes_are_told_to_be_sorted_whatever_their_bytes_are() {
+    let place = Place::new();
+    // A mark of the order of bytes, another encoding than UTF-8, line breaks with carriage returns.
+    for lines in [&b"\xef\xbb\xbfa\t1\nb\t2\n"[..], b"b\xe9\t1\na\xe9\t2\n", b"a\t1\r\n\r\n"] {
+        let run = place.run_with_input(&["load", "d", "-"], lines);
+        assert!(!run.err.contains("Escapes"), "there are none: {}", run.err);
+        run.fails(2, &["line 2", "does not come after", "`LC_ALL=C sort -t"]);
+    }
+    let twice = place.run_with_input(&["load", "d", "-"], b"\xe9\t1\n\xe9\t2\n");
+    twice.fails(2, &["line 2", "same key", "`LC_ALL=C sort -u -t"]);
+    // The key before has an escape, or this one.
+    for lines in ["b\\x00\t1\na\t2\n", "b\t1\n\\x61\t2\n"] {
+        place.run_with_input(&["load", "d", "-"], lines.as_bytes()).fails(2, &["Escapes do not sort"]);
+    }
+    let twice = place.run_with_input(&["load", "d", "-"], b"a\t1\n\\x61\t2\n");
+    assert!(!twice.err.contains("LC_ALL"), "sorting does not help: {}", twice.err);
+}
+
+#[test]
 fn what_failed_at_first_leaves_nothing_in_the_archive() {
     let place = Place::new();
     let load = ["load", "d", "-", "--archive", "ar"];

@@ -27,6 +27,8 @@ value. Lines must be sorted by the bytes of their keys, each key once, and the t
 its leaves up, several times as fast as entry by entry, and becomes visible as a whole. If anything goes wrong, nothing \
 is stored. The database and the table are created if they are not there, unless something goes wrong.
 
+A line ends with a line feed: a carriage return before it, as files from Windows have it, belongs to the value.
+
 Escapes do not sort as the bytes that they stand for; what has to be sorted, and has keys that are not text, is better \
 written with --hex.
 
@@ -167,6 +169,7 @@ fn load(
     })?;
     let progress = Progress::bytes(general.quiet, "loading", None);
     let (mut value, mut bytes, mut shown) = (Vec::new(), 0, 0);
+    let mut was_escaped = false;
     while let Some(end) = lines.begin()? {
         let number = lines.number;
         if number == 1 && end == End::Line && lines.field == FIRST.as_bytes() {
@@ -177,7 +180,10 @@ fn load(
             End::Tab => lines.value(form, &mut value)?,
             End::Line => value.clear(),
         }
-        loader.push(&key, &value).map_err(|error| refused(error, number, (&key, &value), form))?;
+        let is_escaped = form == Form::Escaped && lines.field.contains(&b'\\');
+        let has_escapes = is_escaped || was_escaped;
+        loader.push(&key, &value).map_err(|error| refused(error, number, (&key, &value), has_escapes))?;
+        was_escaped = is_escaped;
         bytes += (key.len() + value.len()) as u64;
         if number.is_multiple_of(LINES_AT_ONCE) {
             progress.advance(bytes - shown);
@@ -188,8 +194,8 @@ fn load(
     Ok((loader.finish()?, bytes))
 }
 
-fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), form: Form) -> Failure {
-    let advice = advice(&error, form);
+fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), has_escapes: bool) -> Failure {
+    let advice = advice(&error, has_escapes);
     let failure = Failure::from(error).after(format_args!("line {number}"));
     if advice.is_empty() || key.len() > MAX_KEY_BYTES || value.len() as u64 > MAX_VALUE_BYTES {
         failure
@@ -198,18 +204,18 @@ fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), form: Form) 
     }
 }
 
-/// Advice about keys that are not in order: sorting lines does not take escapes into account.
-fn advice(error: &Error, form: Form) -> &'static str {
-    let is_escaped = |key: &[u8]| form == Form::Escaped && Form::Escaped.encode(key).contains(&b'\\');
+/// Advice about keys that are not in order. Sorting lines does not take escapes into account, which this key or the one
+/// before may have been written with.
+fn advice(error: &Error, has_escapes: bool) -> &'static str {
     match error {
-        Error::Access(AccessError::KeyOrder { key, before, .. }) if is_escaped(key) || is_escaped(before) => {
+        Error::Access(AccessError::KeyOrder { .. }) if has_escapes => {
             "Escapes do not sort as the bytes that they stand for: write the lines in hexadecimal, as `vellum scan \
              --full --hex` does, sort those, and load them with --hex"
         }
         Error::Access(AccessError::KeyOrder { .. }) => {
             "`LC_ALL=C sort -t \"$(printf '\\t')\" -k1,1` sorts lines by the bytes of their keys"
         }
-        Error::Access(AccessError::KeyTwice { key, .. }) if !is_escaped(key) => {
+        Error::Access(AccessError::KeyTwice { .. }) if !has_escapes => {
             "`LC_ALL=C sort -u -t \"$(printf '\\t')\" -k1,1` sorts lines and keeps one of each key"
         }
         _ => "",
