@@ -83,6 +83,13 @@ pub enum Place {
 /// assert_eq!(holidays.get(Date { year: 2026, month: 12, day: 26 })?.as_deref(), Some("Boxing Day"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no type of keys or values",
+    label = "this implements neither `KeyType` nor `ValueType`",
+    note = "keys and values are integers, floats, `bool`, `char`, `str` or `String`, `[u8]` or `Vec<u8>`, `[u8; N]`, and options and tuples of them",
+    note = "values of any other type that `serde` serialises have the type `Serde<T>` (feature `serde`)",
+    note = "your own type becomes one of keys by implementing `KeyType` and `AsKey`; the documentation of `KeyType` has an example"
+)]
 pub trait KeyType {
     /// The type of keys that are read.
     type Owned;
@@ -106,6 +113,11 @@ pub trait KeyType {
 /// A value that can be given where a key of type `K` is expected.
 ///
 /// In both places the encodings preserve the order of the keys, and different keys have different encodings.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be given as a key or value of the type `{K}`",
+    label = "this is no `{K}`",
+    note = "a table that is named by a string alone has keys and values of bytes; `TableName` gives it other types"
+)]
 pub trait AsKey<K: KeyType + ?Sized> {
     /// The encoded bytes of a whole key.
     type Encoded<'k>: AsRef<[u8]>
@@ -121,6 +133,11 @@ pub trait AsKey<K: KeyType + ?Sized> {
 
 /// A value that can be given as a prefix of keys of type `K`: some bytes or characters, or the first elements of a
 /// tuple.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be given as a prefix of keys of the type `{K}`",
+    label = "this is no prefix of a `{K}`",
+    note = "a prefix is text or bytes if the keys are, or a tuple of the first elements of keys that are tuples: `(7,)`"
+)]
 pub trait AsPrefix<K: KeyType + ?Sized> {
     /// Appends the prefix that the encodings of all such keys have, and no others.
     fn encode_prefix(&self, buffer: &mut KeyBuffer);
@@ -151,6 +168,11 @@ impl<K: KeyType + ?Sized> ValueType for K {
 }
 
 /// A value that can be given where a value of type `V` is expected.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be given as a value of the type `{V}`",
+    label = "this is no `{V}`",
+    note = "a table that is named by a string alone has keys and values of bytes; `TableName` gives it other types"
+)]
 pub trait AsValue<V: ValueType + ?Sized> {
     /// The encoded bytes of a value.
     type Encoded<'v>: AsRef<[u8]>
