@@ -234,14 +234,16 @@ pub enum Error {
         /// Where the log ends.
         end: Lsn,
     },
-    /// There is no table of that name.
-    #[error("there is no table {name:?}; `tables` lists the existing ones")]
+    /// There is no table of that name, or no heap.
+    #[error(
+        "there is no table {name:?}, and no such heap of objects; `tables` and `heaps` list what there is"
+    )]
     NoSuchTable {
         /// The name.
         name: String,
     },
-    /// A table of that name already exists.
-    #[error("there already is a table {name:?}")]
+    /// A table of that name already exists, or a heap: they share their names.
+    #[error("there already is a table {name:?}, or a heap of objects that is called so")]
     TableExists {
         /// The name.
         name: String,
@@ -303,7 +305,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A table cannot have this name.
+    /// A table or a heap cannot have this name.
     #[error("a table's name has 1 to {limit} bytes, and {} has {}", shown_name(name), name.len())]
     TableName {
         /// The name.

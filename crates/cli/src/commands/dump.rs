@@ -53,7 +53,6 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return dump.salvaged(arguments, general);
     }
     let database = store::open_to_read(&arguments.store, general)?;
-    dump.out.line(FIRST)?;
     for name in &arguments.tables {
         store::table(&database, name)?;
     }
@@ -66,6 +65,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             named(heap)
         )));
     }
+    dump.out.line(FIRST)?;
     for table in database.tables()? {
         if arguments.wants(&table.name) {
             dump.table(&database, &table)?;

@@ -52,6 +52,12 @@ fn heaps_and_tables_have_the_same_names() {
     database.create_table("table").unwrap();
     assert!(matches!(database.create_heap("table"), Err(Error::TableExists { .. })));
     assert!(matches!(database.create_table("heap"), Err(Error::TableExists { .. })));
+    for refused in [database.create_heap("heap").map(drop), database.create_table("heap").map(drop)] {
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("a heap of objects that is called so"), "{said}");
+    }
+    let said = database.heap("none").map(drop).unwrap_err().to_string();
+    assert!(said.contains("no such heap") && said.contains("`heaps`"), "{said}");
     assert!(matches!(database.heap("table"), Err(Error::IsTable { .. })));
     assert!(matches!(database.heap("nothing"), Err(Error::NoSuchTable { .. })));
     for refused in [
