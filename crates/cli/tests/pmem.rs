@@ -41,6 +41,20 @@ fn a_store_is_made_filled_listed_and_checked() {
 }
 
 #[test]
+fn values_are_given_as_to_a_database() {
+    let place = Place::new();
+    place.run(&["pmem", "create", "s", "--chunk", "1MiB"]).ok();
+    for put in [&["put", "d"][..], &["pmem", "put", "s"]] {
+        place.run_with_input(&[put, &["a", "-"]].concat(), b"\x00 one\n").ok();
+        place.run_with_input(&[put, &["b", "--file", "-"]].concat(), b"\x00 two\n").ok();
+        place.run(&[put, &["c", "-5"]].concat()).ok();
+    }
+    let mut stored: Vec<String> = place.run(&["pmem", "scan", "s"]).ok().lines().map(str::to_owned).collect();
+    stored.sort();
+    assert_eq!(stored, place.run(&["scan", "d"]).ok().lines().collect::<Vec<_>>());
+}
+
+#[test]
 fn damage_is_named_and_has_its_exit_code() {
     let place = Place::new();
     place.run(&["pmem", "create", "s", "--chunk", "1MiB"]).ok();

@@ -131,9 +131,9 @@ struct PutArguments {
     /// The key
     key: OsString,
     /// The value; `-` reads it from standard input
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
     value: Option<OsString>,
-    /// Store the contents of this file
+    /// Store the contents of this file; `-` is standard input
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -219,11 +219,12 @@ fn put(arguments: &PutArguments, general: &General) -> Result {
     let form = arguments.form.form(general)?;
     let key = form.decode(&arguments.key, "the key")?;
     let value = match (&arguments.file, &arguments.value) {
-        (Some(path), _) => {
+        (Some(path), _) if path.as_os_str() != "-" => {
             let file = File::open(path).map_err(|error| Failure::file("read", path, &error))?;
             read_value(file, &shown(path).to_string())?
         }
         (None, Some(text)) if text != "-" => form.decode(text, "the value")?,
+        // `-` is it in both places.
         _ => read_value(std::io::stdin().lock(), "standard input")?,
     };
     let put = open(&arguments.store, general, |_| {})?.put(&key, &value)?;
