@@ -46,8 +46,6 @@ struct Known {
     are_some_forgotten: bool,
     /// All that have logged something from here on are known.
     known_from: Lsn,
-    /// Where the log of the last one ended, if the present one has not begun.
-    ended: Option<Lsn>,
 }
 
 impl LogLives {
@@ -59,12 +57,6 @@ impl LogLives {
             known.known_from = begin;
         }
         known.lives.push((begin, number));
-        known.ended = None;
-    }
-
-    /// Notes that the log of the last life ended there, and that no other has begun.
-    pub fn note_ended(&self, end: Lsn) {
-        self.lock().ended = Some(end);
     }
 
     /// Notes that there may have been lives that were not noted.
@@ -83,13 +75,13 @@ impl LogLives {
         known.lives.iter().rev().find(|(begin, _)| *begin <= start).map_or(0, |(_, number)| *number)
     }
 
-    /// The life that has logged what ends at a place; zero if it is unknown, or has not begun.
+    /// The life that has logged what ends at a place, where one has logged something since the log was opened, or the log had ended. Where
+    /// the first one begins, it is that one, which tells this database from others that have come there. Zero if it is unknown.
     pub fn before(&self, place: Lsn) -> u64 {
         let known = self.lock();
-        if known.ended.is_some_and(|end| end < place) {
-            return 0;
-        }
-        known.lives.iter().rev().find(|(begin, _)| *begin < place).map_or(0, |(_, number)| *number)
+        let life = known.lives.iter().rev().find(|(begin, _)| *begin < place);
+        let life = life.or_else(|| known.lives.first().filter(|(begin, _)| *begin == place));
+        life.map_or(0, |(_, number)| *number)
     }
 
     /// Whether this database has what a life had logged before a place: false if it has left that life earlier, as when it was
@@ -128,18 +120,15 @@ mod tests {
         }
         assert!(!lives.have(Lsn(1), 9), "nothing comes before the first life");
         lives.note_known_from(Lsn(100));
-        for (place, number) in [(0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (201, 3), (1 << 40, 3)] {
+        for (place, number) in [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 3), (1 << 40, 3)] {
             assert_eq!(lives.before(Lsn(place)), number, "{place}");
             assert!(lives.have(Lsn(place), number), "{place}");
             assert!(lives.have(Lsn(place), 0), "{place}: where a life is not known, it may be any");
         }
         // The lost one went on.
         assert!(!lives.have(Lsn(101), 1) && !lives.have(Lsn(201), 2));
-        // What is told before a life begins is not of the one before it.
-        lives.note_ended(Lsn(300));
-        assert_eq!((lives.before(Lsn(300)), lives.before(Lsn(301))), (3, 0));
         lives.note(Lsn(300), 4);
-        assert_eq!(lives.before(Lsn(301)), 4);
+        assert_eq!((lives.before(Lsn(300)), lives.before(Lsn(301))), (3, 4));
         // A life may have been forgotten only before the place from which on all are known.
         assert!(lives.have(Lsn(100), 9) && !lives.have(Lsn(101), 9));
     }

@@ -251,6 +251,14 @@ impl Log {
         &self.options
     }
 
+    /// A place before which everything has been read, as another reader is told of it, and the life of the database that has logged what is
+    /// before it; zero if that is unknown. Where this log begins, nothing has been logged since the former one ended, and another history
+    /// may have come to the same place: so it is told as where the former one ended.
+    pub fn told_place(&self, place: Lsn) -> (Lsn, u64) {
+        let place = if place.0 <= self.begin { place.min(self.device().former_end()) } else { place };
+        (place, self.lives.before(place))
+    }
+
     /// Where the next record will be.
     pub fn end(&self) -> Lsn {
         Lsn(self.ring.reserved())

@@ -20,9 +20,6 @@ impl DurablePool {
         if are_some_forgotten {
             log.lives.note_forgotten();
         }
-        if !is_continued {
-            log.lives.note_ended(file.redo());
-        }
         Ok(())
     }
 

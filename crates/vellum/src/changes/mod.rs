@@ -248,7 +248,8 @@ impl Changes {
     }
 
     fn position_at(&self, lsn: Lsn) -> ChangesPosition {
-        ChangesPosition::new(lsn, self.follower.source().log().lives.before(lsn))
+        let (lsn, life) = self.follower.source().log().told_place(lsn);
+        ChangesPosition::new(lsn, life)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Commit>> {

@@ -10,6 +10,8 @@ use std::{fmt, str::FromStr};
 /// restored as it was earlier, its log reaches the same places again with other contents. So a position that only the lost one
 /// has told is refused, with [`Error::NoSuchPosition`](crate::Error::NoSuchPosition), and so is one of another database.
 ///
+/// As long as nothing has been logged since the database was opened, the position is that of where the log ended before.
+///
 /// Programs store it as [16 bytes](Self::to_bytes), or as text: it implements [`Display`](fmt::Display) and [`FromStr`].
 ///
 /// ```
@@ -38,7 +40,7 @@ impl ChangesPosition {
         self.lsn
     }
 
-    /// The number of the opening that has logged what ends at this place; zero if it is unknown, or had logged nothing.
+    /// The number of the opening that has logged what ends at this place; zero if it is unknown.
     pub(super) fn life(self) -> u64 {
         self.life
     }

@@ -475,3 +475,68 @@ fn a_place_that_the_lost_database_has_told_is_none_of_the_restored_one() {
         }
     }
 }
+
+/// A database that was opened, and has changed nothing, has logged nothing after where it was closed. What it tells there is true of that state,
+/// and not of what a restored one, or the one of which a backup was restored, has at the same place.
+#[test]
+fn what_a_database_tells_before_it_changes_something_is_none_of_another_history() {
+    let disk = |seed| Arc::new(SimulatedDisk::new(seed));
+    let (first, backups, made) = (disk(41), disk(42), disk(43));
+    let open = |disk: &Arc<SimulatedDisk>| Database::open_in(disk.clone(), NAME, &options()).unwrap();
+    let database = create(&first, &options());
+    let table = database.create_table("table").unwrap();
+    database.backup_in(backups.clone(), "backup", BackupOptions::default()).unwrap();
+    for number in 0..20_u8 {
+        table.put([number], [7; 900]).unwrap();
+    }
+    drop(table);
+    database.close().unwrap();
+    let database = open(&first);
+    let of_lost = database.changes(ChangesFrom::Now).unwrap().position();
+    database.close().unwrap();
+    let backup = Backup::open_in(&*backups, "backup").unwrap();
+    Backup::restore_in(&[backup], made.clone(), NAME, &options(), RestoreOptions::default()).unwrap();
+    let restored = open(&made);
+    let of_restored = restored.changes(ChangesFrom::Now).unwrap().position();
+    let table = restored.table("table").unwrap();
+    let lost = open(&first);
+    for number in 0..100_u8 {
+        table.put([number], [8; 900]).unwrap();
+        let refused = restored.changes(of_lost).map(|changes| changes.position());
+        assert!(matches!(refused, Err(Error::NoSuchPosition { .. })), "{number}: {refused:?}");
+    }
+    let refused = lost.changes(of_restored).map(|changes| changes.position());
+    assert!(
+        matches!(refused, Err(Error::NoSuchPosition { .. } | Error::ChangesDiscarded { .. })),
+        "{refused:?}"
+    );
+    // Each goes on where it was itself.
+    assert_eq!(all(&mut restored.changes(of_restored).unwrap()).len(), 100);
+    lost.table("table").unwrap().put("new", "value").unwrap();
+    assert_eq!(all(&mut lost.changes(of_lost).unwrap()).len(), 1);
+}
+
+#[test]
+fn a_feed_goes_on_after_the_process_was_killed_that_had_changed_nothing() {
+    for is_killed in [true, false] {
+        let (mut disk, archive) = (SimulatedDisk::new(44), SimulatedDisk::new(45));
+        let options = options().log_archive_in(Arc::new(archive));
+        let database = create(&disk, &options);
+        database.create_table("table").unwrap().put("a", "value").unwrap();
+        database.close().unwrap();
+        let mut position = None;
+        for _ in 0..3 {
+            let database = Database::open_in(Arc::new(disk.clone()), NAME, &options).unwrap();
+            let now = database.changes(ChangesFrom::Now).unwrap().position();
+            let position = *position.get_or_insert(now);
+            assert!(all(&mut database.changes(position).unwrap()).is_empty());
+            if is_killed {
+                disk = disk.kill();
+            }
+            database.close().unwrap();
+        }
+        let database = Database::open_in(Arc::new(disk), NAME, &options).unwrap();
+        database.table("table").unwrap().put("b", "value").unwrap();
+        assert_eq!(all(&mut database.changes(position.unwrap()).unwrap()).len(), 1, "{is_killed}");
+    }
+}
