@@ -15,6 +15,10 @@ impl DurablePool {
             file.confirm()?;
         }
         let (lives, are_some_forgotten) = file.lives();
+        if lives.is_empty() {
+            // The file may have been changed without a log, after lives that it does not know.
+            log.lives.note_known_from(log.former_end());
+        }
         lives.into_iter().for_each(|(begin, number)| log.lives.note(begin, number));
         file.known_lives().1.iter().for_each(|begin| log.lives.note_known_from(*begin));
         if are_some_forgotten {

@@ -540,3 +540,34 @@ fn a_feed_goes_on_after_the_process_was_killed_that_had_changed_nothing() {
         assert_eq!(all(&mut database.changes(position.unwrap()).unwrap()).len(), 1, "{is_killed}");
     }
 }
+
+/// What is changed without a log is told by no feed: none goes on after it as if nothing had happened.
+#[test]
+fn no_feed_goes_on_across_what_was_changed_without_a_log() {
+    let disk = Arc::new(SimulatedDisk::new(46));
+    let open = |has_log| Database::open_in(disk.clone(), NAME, &options().log(has_log)).unwrap();
+    let database = create(&disk, &options());
+    let table = database.create_table("table").unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    table.put("a", "value").unwrap();
+    assert_eq!(all(&mut changes).len(), 1);
+    let position = changes.position();
+    drop((table, changes));
+    database.close().unwrap();
+    // Nothing is changed.
+    open(false).close().unwrap();
+    let database = open(true);
+    assert!(all(&mut database.changes(position).unwrap()).is_empty());
+    database.close().unwrap();
+    let database = open(false);
+    database.table("table").unwrap().put("b", "not logged").unwrap();
+    database.close().unwrap();
+    let database = open(true);
+    for is_changed in [false, true] {
+        if is_changed {
+            database.table("table").unwrap().put("c", "value").unwrap();
+        }
+        let refused = database.changes(position).map(|changes| changes.position());
+        assert!(matches!(refused, Err(Error::ChangesDiscarded { .. })), "{refused:?}");
+    }
+}
