@@ -86,12 +86,8 @@ struct Removals {
 impl Removals {
     /// Whether a snapshot does not see all of it.
     fn are_unseen(&self, sight: Sight) -> bool {
-        let is_unseen = |writer: &Arc<Writer>| match writer.state() {
-            // The record is back in its leaf. Who removed it before counts, too.
-            State::RolledBack(_) => false,
-            state => !sight.sees(writer.id, state),
-        };
-        sight.time < self.latest || self.writers.values().any(is_unseen)
+        // If one was rolled back, the record is back in its leaf. Who removed it before counts, too.
+        sight.time < self.latest || self.writers.values().any(|writer| sight.lacks(writer))
     }
 }
 
@@ -259,14 +255,17 @@ impl Generations {
         }
     }
 
-    /// The generations with versions that a snapshot of this time may not see, the latest first.
-    fn needed_at(&self, time: u64) -> SmallVec<[Arc<Generation>; 2]> {
+    /// The generations with versions that may not be seen, the latest first; none if all that are not seen are the
+    /// transaction's own. If it is covered, it must know its own.
+    pub fn needed_by(&self, sight: Sight) -> SmallVec<[Arc<Generation>; 2]> {
         let all = self.all.read();
-        let needed: SmallVec<_> =
-            all.iter().rev().filter(|generation| generation.is_needed_at(time)).cloned().collect();
+        let needed: SmallVec<[Arc<Generation>; 2]> =
+            all.iter().rev().filter(|generation| generation.is_needed_at(sight.time)).cloned().collect();
         if needed.is_empty() {
             // Under their lock, so that none takes versions. A time that another thread stores meanwhile is as good.
-            self.quiet.store(time, Ordering::Release);
+            self.quiet.store(sight.time, Ordering::Release);
+        } else if !self.covers(sight.own) && !needed.iter().any(|generation| generation.has_unseen(sight)) {
+            return SmallVec::new();
         }
         needed
     }
@@ -326,7 +325,7 @@ impl Generations {
         newer: Seen,
     ) -> Result<Seen, PoolError> {
         let mut oldest = newer;
-        for generation in self.needed_at(sight.time) {
+        for generation in self.needed_by(sight) {
             for (writer, state, seen) in generation.find(tree, key, hash)?.into_iter().rev() {
                 match state {
                     State::RolledBack(_) => {}
@@ -338,13 +337,14 @@ impl Generations {
         Ok(oldest)
     }
 
-    /// The writer of the last version of a record that a snapshot of this time may not see, and the writer's state.
+    /// The writer of the last version of a record, and the writer's state, if that version may not be seen. Unless the
+    /// transaction is covered, its own may be left out.
     pub fn last(
         &self,
         (tree, key, hash): (PageId, &[u8], u64),
-        time: u64,
+        sight: Sight,
     ) -> Result<Option<(u64, State)>, PoolError> {
-        for generation in self.needed_at(time) {
+        for generation in self.needed_by(sight) {
             for (writer, state, _) in generation.find(tree, key, hash)?.into_iter().rev() {
                 match state {
                     State::RolledBack(_) => {}
@@ -413,6 +413,14 @@ impl Generation {
         }
         self.settled.store(latest + 1, Ordering::Release);
         time < latest
+    }
+
+    /// Whether there may be versions of other transactions that are not seen.
+    fn has_unseen(&self, sight: Sight) -> bool {
+        let contents = self.contents.lock();
+        contents.is_taking
+            || contents.latest > sight.time
+            || contents.writers.values().any(|writer| sight.lacks(writer))
     }
 
     /// Whether records of a tree may have been removed by writers that a snapshot does not see.

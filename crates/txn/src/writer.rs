@@ -70,6 +70,12 @@ impl Sight {
     /// there is such a reader, and versions between that commit and the next would be dropped while it looks for them.
     pub const ALL_COMMITS: Self = Self { time: u64::MAX - 1, own: u64::MAX };
 
+    /// Whether changes of this writer are not seen, and were not rolled back.
+    pub fn lacks(self, writer: &Writer) -> bool {
+        let state = writer.state();
+        !matches!(state, State::RolledBack(_)) && !self.sees(writer.id, state)
+    }
+
     pub fn sees(self, writer: u64, state: State) -> bool {
         writer == self.own || matches!(state, State::Committed(time) if time <= self.time)
     }

@@ -49,13 +49,20 @@ impl Versions {
             let in_memory = chains.find((tree, key), hash).and_then(Chain::last);
             let mut is_own = in_memory.is_some_and(|(id, _)| id == writer.id);
             if in_memory.is_none() {
-                drop(chains);
-                // No other thread claims the record meanwhile: its leaf is latched.
-                last = self.generations.last((tree, key, hash), time)?;
+                // Once the writer is covered, it matters which versions are its own.
+                loop {
+                    let was_covered = self.generations.covers(writer.id);
+                    drop(chains);
+                    // No other thread claims the record meanwhile: its leaf is latched.
+                    last = self.generations.last((tree, key, hash), Sight { time, own: writer.id })?;
+                    chains = shard.lock();
+                    if was_covered == self.generations.covers(writer.id) {
+                        break;
+                    }
+                }
                 // If that is the writer's own, another version in memory shows that the record is now removed.
                 is_own = last.is_some_and(|(id, _)| id == writer.id);
                 last = last.filter(|_| !is_own);
-                chains = shard.lock();
             }
             if !is_own && self.is_lost(writer.id, (tree, hash), leaf) {
                 // That another one is open is told first.
@@ -159,7 +166,7 @@ impl Versions {
         let may_be_lost = self.is_lost(sight.own, (tree, hash), leaf);
         drop(shard);
         if last.is_none() && self.generations.may_have(sight.time) {
-            last = self.generations.last((tree, key, hash), sight.time)?;
+            last = self.generations.last((tree, key, hash), sight)?;
         }
         Ok(match last {
             Some((writer, _)) if writer == sight.own => Ok(()),

@@ -1,6 +1,7 @@
 //! Where versions go for which memory has no room: to covers of old snapshots, or to a file.
 
 use super::{Shard, Version, Versions, failure::Failure};
+use crate::before::Before;
 use crate::generations::{self, Frozen, Generation, Moving};
 use crate::lock_order::OrderedGuard;
 use crate::writer::State;
@@ -114,13 +115,15 @@ impl Turn<'_> {
     /// # Errors
     /// If the file fails. Nothing is lost.
     pub fn spill(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
-        /// How many shards are moved at a time: what is being moved is in memory twice.
-        const SHARDS: usize = 16;
+        /// How many parts are moved one after the other: what is being moved is in memory twice.
+        const PARTS: usize = 8;
         let (times, now) = snapshots();
         let oldest = times.first().copied().unwrap_or(now);
         let generation = self.versions.generations.current(&self.versions.spill.file, oldest)?;
-        let moved = self.versions.shards.chunks(SHARDS).try_for_each(|shards| {
-            let moving = self.copy(shards);
+        // Each part is a range of keys. So every leaf of the tree is read and written once, and not once for each part.
+        let limits = self.limits(PARTS);
+        let moved = Self::parts(&limits).try_for_each(|is_in_part| {
+            let moving = self.copy(is_in_part);
             // After the copy: everything that was committed until then is known.
             let (times, now) = snapshots();
             self.put(moving, &generation, (&times, now))
@@ -186,10 +189,38 @@ impl Turn<'_> {
         cause.map_or(Ok(()), |cause| Err(PoolError::NoRoomForVersions(cause)))
     }
 
-    fn copy(&self, shards: &[Shard]) -> Vec<Moving> {
+    /// Records that divide all others into about so many parts of the same size, in order.
+    fn limits(&self, parts: usize) -> Vec<Before> {
+        /// Records are spread over the shards by their hashes, so any few have a fair sample.
+        const SAMPLED: usize = 4;
+        let mut records = Vec::new();
+        for shard in self.versions.shards.iter().take(SAMPLED) {
+            records.extend(shard.lock().iter().filter_map(|chain| chain.first().cloned()));
+        }
+        records.sort_unstable_by(|one, other| generations::order(Some(one), Some(other)));
+        let between = (1..parts).filter_map(|part| records.get(records.len() * part / parts));
+        between.cloned().collect()
+    }
+
+    /// Which records are in each of the parts that these limits divide.
+    fn parts(limits: &[Before]) -> impl Iterator<Item = impl Fn(&Before) -> bool> {
+        (0..=limits.len()).map(|part| {
+            let lower = part.checked_sub(1).and_then(|before| limits.get(before));
+            let upper = limits.get(part);
+            move |record: &Before| {
+                lower.is_none_or(|lower| generations::order(Some(lower), Some(record)).is_le())
+                    && upper.is_none_or(|upper| generations::order(Some(record), Some(upper)).is_lt())
+            }
+        })
+    }
+
+    /// Copies the chains of some records.
+    fn copy(&self, is_wanted: impl Fn(&Before) -> bool) -> Vec<Moving> {
         let mut moving = Vec::new();
-        for shard in shards {
-            moving.extend(shard.lock().iter().map(Moving::of));
+        for shard in &self.versions.shards {
+            let chains = shard.lock();
+            moving
+                .extend(chains.iter().filter(|chain| chain.first().is_some_and(&is_wanted)).map(Moving::of));
         }
         moving
     }
@@ -230,7 +261,7 @@ mod tests {
     use crate::{
         before::BeforeImage,
         versions::{Refusal, Spill, Target},
-        writer::Writer,
+        writer::{Sight, Writer},
     };
     use vellum_base::{Lsn, PageId};
     use vellum_vm::SimulatedDisk;
@@ -248,7 +279,7 @@ mod tests {
             claim(&first).unwrap();
             let turn = versions.turn_to_move(|| true).unwrap();
             let current = || versions.generations.current(&versions.spill.file, 1).unwrap();
-            let moving = is_moved.then(|| (current(), turn.copy(&versions.shards)));
+            let moving = is_moved.then(|| (current(), turn.copy(|_| true)));
             let image = BeforeImage::new(record, target.hash, None);
             assert_eq!(versions.retract_claim(image, first.id), !is_moved);
             if let Some((generation, moving)) = moving {
@@ -257,5 +288,61 @@ mod tests {
             }
             assert_eq!(claim(&second), if is_moved { Err(Refusal::Open) } else { Ok(()) });
         }
+    }
+
+    /// Of the records that it has changed, a large transaction may change some again, and meanwhile others that no
+    /// generation has: neither costs a look into the file.
+    #[test]
+    fn a_transaction_need_not_look_in_the_file_for_versions_of_its_own() {
+        const COUNT: u32 = 2_000;
+        let versions =
+            Versions::new(Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 100_000), Arc::default());
+        let (own, other) = (Arc::new(Writer::new(1)), Arc::new(Writer::new(2)));
+        let claim = |writer, number: u32| {
+            let key = number.to_be_bytes();
+            let target = Target::without_buffers((PageId(9), &key), Lsn(100));
+            versions.claim(target, (writer, 4), None, false, Vec::new).unwrap().map(drop)
+        };
+        let spill = || {
+            let turn = versions.turn_to_move(|| true).unwrap();
+            turn.spill(|| (vec![4], 4)).unwrap();
+        };
+        (0..COUNT).for_each(|number| claim(&own, number.wrapping_mul(0x9e37_79b1)).unwrap());
+        spill();
+        assert_eq!((versions.measure().0, versions.generations.records()), (0, COUNT as usize));
+        let needed = |own, time| versions.generations.needed_by(Sight { time, own }).len();
+        assert_eq!((needed(1, 4), needed(2, 4)), (0, 1));
+        assert_eq!((claim(&own, 0), claim(&other, 0x9e37_79b1)), (Ok(()), Err(Refusal::Open)));
+        // Another one is open, and then committed later.
+        (0..COUNT).for_each(|number| claim(&other, !number.wrapping_mul(0x9e37_79b1)).unwrap());
+        spill();
+        assert_eq!((needed(1, 4), needed(2, 4)), (1, 1));
+        other.commit(5);
+        assert_eq!((needed(1, 4), needed(1, 5), needed(3, 5)), (1, 0, 1));
+        assert_eq!(claim(&own, !0), Err(Refusal::Later));
+    }
+
+    /// So that leaves are written once. They would be written for each part if that had records of all of them.
+    #[test]
+    fn what_is_moved_at_a_time_is_a_range_of_keys() {
+        let versions = Versions::new(Spill::new(Some(Arc::new(SimulatedDisk::new(1))), 0), Arc::default());
+        let writer = Arc::new(Writer::new(1));
+        for number in 0..8_000_u32 {
+            let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+            let target = Target::without_buffers((PageId(9), &key), Lsn(100));
+            versions.claim(target, (&writer, 4), None, false, Vec::new).unwrap().unwrap();
+        }
+        let turn = versions.turn_to_move(|| true).unwrap();
+        let limits = turn.limits(8);
+        let parts: Vec<_> = Turn::parts(&limits).map(|part| turn.copy(part)).collect();
+        assert_eq!(parts.len(), 8);
+        let mut before: &[u8] = &[];
+        for part in &parts {
+            assert!((300..2_000).contains(&part.len()), "{} of 8000", part.len());
+            let keys = || part.iter().map(|chain| chain.record().unwrap().key());
+            assert!(keys().min().unwrap() > before || before.is_empty());
+            before = keys().max().unwrap();
+        }
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), 8_000);
     }
 }
