@@ -19,8 +19,16 @@ use vellum_base::PageId;
 /// The keys of removed records, each with the last writer that has removed it.
 #[derive(Default)]
 pub(crate) struct RemovedKeys {
-    trees: BTreeMap<PageId, Chunks>,
+    trees: BTreeMap<PageId, Keys>,
     count: usize,
+}
+
+/// Those of a tree.
+#[derive(Default)]
+struct Keys {
+    chunks: Chunks,
+    /// Of all chunks, so that a transaction which removes from a queue need not look at each one.
+    seen_by: SeenBy,
 }
 
 /// By a key each that is not above those of the chunk, and above those of the chunk before.
@@ -54,6 +62,13 @@ impl SeenBy {
             // Another one may have removed the record before.
             State::Open | State::RolledBack(_) => self.from = u64::MAX,
         }
+    }
+
+    /// Of two parts together.
+    fn and(self, other: Self) -> Self {
+        let is_one = self.only.is_none() || other.only.is_none() || self.only == other.only;
+        let from = if is_one { self.from.max(other.from) } else { u64::MAX };
+        Self { from, only: self.only.or(other.only) }
     }
 
     fn has(self, sight: Sight) -> bool {
@@ -113,7 +128,8 @@ impl RemovedKeys {
 
     /// Notes that a writer is about to remove a record.
     pub fn insert(&mut self, tree: PageId, key: &[u8], writer: &Arc<Writer>) {
-        let chunks = self.trees.entry(tree).or_default();
+        let Keys { chunks, seen_by } = self.trees.entry(tree).or_default();
+        seen_by.add(writer);
         let found = chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
         let (is_new, upper) = match found {
             Some((_, chunk)) => chunk.insert(key, writer),
@@ -130,7 +146,7 @@ impl RemovedKeys {
 
     /// Forgets a key whose record has no versions any more.
     pub fn remove(&mut self, tree: PageId, key: &[u8]) {
-        let Some(chunks) = self.trees.get_mut(&tree) else { return };
+        let Some(Keys { chunks, .. }) = self.trees.get_mut(&tree) else { return };
         let found = chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
         let Some((first, chunk)) = found else { return };
         let Ok(index) = chunk.find(key) else { return };
@@ -147,31 +163,42 @@ impl RemovedKeys {
 
     /// Forgets the keys of a tree.
     pub fn forget(&mut self, tree: PageId) {
-        let chunks = self.trees.remove(&tree).unwrap_or_default();
+        let Keys { chunks, .. } = self.trees.remove(&tree).unwrap_or_default();
         self.count -= chunks.values().map(|chunk| chunk.removed.len()).sum::<usize>();
     }
 
     /// Adds the keys of records of a tree whose last removal a snapshot does not see.
     pub fn add_unseen(&mut self, sight: Sight, tree: PageId, range: &mut RemovedRange<'_>) {
-        let Some(chunks) = self.trees.get_mut(&tree) else { return };
+        let Some(Keys { chunks, seen_by }) = self.trees.get_mut(&tree) else { return };
+        if seen_by.has(sight) {
+            return;
+        }
+        let (mut seen, mut count) = (SeenBy::default(), 0);
+        let all_count = chunks.len();
         let first = first_chunk(chunks, range.bounds());
         let chunks = chunks.range_mut::<[u8], _>((first.as_ref().map(|first| &first[..]), range.bounds().1));
         all(chunks, range.direction(), |(_, chunk)| {
             if chunk.seen_by.has(sight) {
+                (seen, count) = (seen.and(chunk.seen_by), count + 1);
                 return true;
             }
             chunk.look_again();
+            (seen, count) = (seen.and(chunk.seen_by), count + 1);
             let is_unseen = |writer: &Writer| !sight.sees(writer.id, writer.state());
             chunk.seen_by.has(sight)
                 || all(&chunk.removed, range.direction(), |Removed { key, writer }| {
                     !range.bounds().contains(&key[..]) || !is_unseen(writer) || range.add_next(key)
                 })
         });
+        // Each was looked at.
+        if count == all_count {
+            *seen_by = seen;
+        }
     }
 
     /// Adds the keys of a tree.
     pub fn add(&self, tree: PageId, range: &mut RemovedRange<'_>) {
-        let Some(chunks) = self.trees.get(&tree) else { return };
+        let Some(Keys { chunks, .. }) = self.trees.get(&tree) else { return };
         let first = first_chunk(chunks, range.bounds());
         let chunks = chunks.range::<[u8], _>((first.as_ref().map(|first| &first[..]), range.bounds().1));
         let keys = chunks.flat_map(|(_, chunk)| &chunk.removed).map(|removed| &removed.key[..]);
@@ -314,12 +341,21 @@ mod tests {
             let stranger = Arc::new(Writer::committed_at(2, 5));
             keys.insert(TREE, &number.to_be_bytes(), if number < 5_000 { &own } else { &stranger });
         }
-        let chunks = &keys.trees[&TREE];
+        let chunks = &keys.trees[&TREE].chunks;
         assert!(chunks.len() <= 10_000 / Chunk::MOST + 1, "{} chunks", chunks.len());
         let passed = |sight: Sight| chunks.values().filter(|chunk| chunk.seen_by.has(sight)).count();
         assert_eq!(passed(Sight { time: 5, own: 1 }), chunks.len());
         assert!(passed(Sight { time: 5, own: 3 }) >= chunks.len() / 2 - 1);
         assert_eq!(passed(Sight { time: 4, own: 3 }), 0);
+        // No chunk is looked at by those who see all of them.
+        let whole = |keys: &RemovedKeys, sight| keys.trees[&TREE].seen_by.has(sight);
+        assert!(whole(&keys, Sight { time: 5, own: 1 }) && !whole(&keys, Sight { time: 4, own: 1 }));
+        keys.insert(TREE, b"other", &Arc::new(Writer::committed_at(4, 7)));
+        own.commit(8);
+        assert!(!whole(&keys, Sight { time: 9, own: 5 }));
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        assert!(unseen(&mut keys, Sight { time: 9, own: 5 }, all).is_empty());
+        assert!(whole(&keys, Sight { time: 9, own: 5 }) && !whole(&keys, Sight { time: 7, own: 5 }));
     }
 
     /// The key may be one of those that another writer has removed before.
