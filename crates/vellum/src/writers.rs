@@ -19,14 +19,48 @@ pub(crate) struct Writers {
     parts: Vec<Arc<Part>>,
 }
 
-/// The entries of some threads: the root of the table, and the transaction's number, or zero for an operation.
-struct Part(Apart<Mutex<Vec<(PageId, u64)>>>);
+/// The entries of some threads.
+struct Part(Apart<Mutex<Places>>);
+
+/// Entries, each of which keeps its place, so that it is found at once however many there are.
+#[derive(Default)]
+struct Places {
+    /// The root of the table, and the transaction's number, or zero for an operation.
+    all: Vec<Option<(PageId, u64)>>,
+    /// Those that are free.
+    free: Vec<usize>,
+}
+
+impl Places {
+    fn take(&mut self, entry: (PageId, u64)) -> usize {
+        if let Some(place) = self.free.pop()
+            && let Some(free) = self.all.get_mut(place)
+        {
+            *free = Some(entry);
+            return place;
+        }
+        self.all.push(Some(entry));
+        self.all.len() - 1
+    }
+
+    fn give_back(&mut self, place: usize) {
+        if let Some(taken) = self.all.get_mut(place) {
+            *taken = None;
+            self.free.push(place);
+        }
+        // Queries look at all places.
+        if self.free.len() == self.all.len() {
+            self.all.clear();
+            self.free.clear();
+        }
+    }
+}
 
 /// An entry, which ends when this is dropped.
 pub(crate) struct Entry {
     part: Arc<Part>,
     root: PageId,
-    number: u64,
+    place: usize,
 }
 
 impl Default for Writers {
@@ -49,15 +83,18 @@ impl Writers {
         if !is_allowed() {
             return None;
         }
-        writers.push((root, number));
+        let place = writers.take((root, number));
         drop(writers);
-        Some(Entry { part: part.clone(), root, number })
+        Some(Entry { part: part.clone(), root, place })
     }
 
     /// Whether a table has an entry for whose number `is_it` is true.
     pub(crate) fn any(&self, root: PageId, is_it: impl Fn(u64) -> bool) -> bool {
         let mut parts = self.parts.iter();
-        parts.any(|part| lock(&part.0.0).iter().any(|(of, number)| *of == root && is_it(*number)))
+        parts.any(|part| {
+            let writers = lock(&part.0.0);
+            writers.all.iter().flatten().any(|(of, number)| *of == root && is_it(*number))
+        })
     }
 }
 
@@ -70,10 +107,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut writers = lock(&self.part.0.0);
-        if let Some(place) = writers.iter().rposition(|entry| *entry == (self.root, self.number)) {
-            writers.swap_remove(place);
-        }
+        lock(&self.part.0.0).give_back(self.place);
     }
 }
 
@@ -100,6 +134,28 @@ mod tests {
         assert!(writers.any(table, |of| of == 3) && !writers.any(table, |of| of != 3));
         drop(again);
         assert!(!writers.any(table, |_| true));
+    }
+
+    #[test]
+    fn entries_end_in_any_order_and_leave_no_places() {
+        let writers = Writers::default();
+        let table = PageId(7);
+        let enter = |number| writers.enter(table, number, || true).unwrap();
+        for first in [0, 1, 7, 99] {
+            let mut entries: Vec<_> = (0..100).map(|number| (number, enter(number))).collect();
+            entries.rotate_left(first);
+            let (gone, stay) = (entries.drain(..50).collect::<Vec<_>>(), entries);
+            let ended: Vec<_> = gone.into_iter().map(|(number, _)| number).collect();
+            assert!((0..100).all(|number| writers.any(table, |of| of == number) != ended.contains(&number)));
+            // They get the places of those that have ended.
+            let again: Vec<_> = (100..150).map(&enter).collect();
+            let places = || writers.parts.iter().map(|part| lock(&part.0.0).all.len()).sum::<usize>();
+            assert_eq!(places(), 100);
+            drop(stay);
+            assert!((0..150).all(|number| writers.any(table, |of| of == number) == (number >= 100)));
+            drop(again);
+            assert_eq!(places(), 0);
+        }
     }
 
     #[test]
