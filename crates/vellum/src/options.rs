@@ -251,6 +251,10 @@ impl Options {
 
     /// The size of the log's files, in bytes: a multiple of 4096, from 8192 to 1 TiB. Default 16 MiB. An existing log keeps
     /// its size.
+    ///
+    /// The log always has files for a whole [buffer](Self::log_buffer_bytes) ahead of its end, so that what was begun can be
+    /// undone on a full disk. They are made when the database is created, each with a sync: of 8192 bytes, with the
+    /// default buffer, that is 4,096 files and takes seconds. Small files want a small buffer.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.segment_bytes = bytes;
