@@ -170,9 +170,12 @@ impl Run {
         let clash = if entry.is_some() {
             let Some(clash) = self.announce(&popped, "pops", touch) else { return };
             clash
-        } else if change.source.number.is_none() && self.model.is_owned(None, change.table) {
+        } else if change.source.number.is_none() {
             // It is a change, though there is nothing to change: as a removal of what is not there.
-            Clash::Certain
+            match self.model.is_owned(None, change.table) {
+                true => Clash::Certain,
+                false => self.model.clash_with_dead(None),
+            }
         } else {
             Clash::None
         };

@@ -213,7 +213,7 @@ impl Model {
     }
 
     /// It is unknown what transactions have done whose last request has met a conflict.
-    fn clash_with_dead(&self, number: Option<Number>) -> Clash {
+    pub fn clash_with_dead(&self, number: Option<Number>) -> Clash {
         let is_unclear = |other: &Open| other.is_dead || other.is_unclear;
         if self.not_undone.is_some() || self.others(number).any(|(_, other)| is_unclear(other)) {
             Clash::Maybe
