@@ -164,6 +164,6 @@ fn a_large_value_changed_in_memory() {
         });
         let blob = blob.unwrap();
         pool.exclusive(blob).unwrap().page_mut()[70_000] ^= 1;
-        assert_found(pool, tree, "is damaged");
+        assert_found(pool, tree, "are damaged");
     });
 }
