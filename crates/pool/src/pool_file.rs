@@ -114,16 +114,7 @@ impl PoolFile {
         let (memory, capacity_pages) = reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
         let superblock = lifecycle::create(&*file, &options.application, database)?;
-        let in_place_of_map = Vec::new();
-        Ok(Self {
-            options: options.clone(),
-            memory,
-            space,
-            superblock,
-            fresh: true,
-            created: None,
-            in_place_of_map,
-        })
+        Ok(Self::of(options.clone(), (memory, space, superblock), true))
     }
 
     /// Like [`open`](Self::open), on any file.
@@ -173,16 +164,15 @@ impl PoolFile {
         }
         let (memory, capacity_pages) = reserve(options, bytes, file.clone())?;
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
-        let in_place_of_map = Vec::new();
-        Ok(Self {
-            options: options.clone(),
-            memory,
-            space,
-            superblock,
-            fresh: false,
-            created: None,
-            in_place_of_map,
-        })
+        Ok(Self::of(options.clone(), (memory, space, superblock), false))
+    }
+
+    fn of(
+        options: PoolOptions,
+        (memory, space, superblock): (PageMemory, SpaceMap, Superblock),
+        fresh: bool,
+    ) -> Self {
+        Self { options, memory, space, superblock, fresh, created: None, in_place_of_map: Vec::new() }
     }
 
     /// Makes sure that storage holds the superblocks that were read: they may be only in the system's cache, because a

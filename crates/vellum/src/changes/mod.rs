@@ -108,8 +108,9 @@ impl Database {
     /// [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
     /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of these.
     ///
-    /// **After a restore.** A database that was restored has the positions up to the place to which it was restored. It
-    /// refuses what the lost one has told after that: what was made of those commits has to be made anew.
+    /// **After a restore.** A database that was restored accepts positions up to the place to which it was restored, as far as
+    /// its own log or archive has what follows. It refuses what the lost one has told after that: what was made of those
+    /// commits has to be made anew.
     ///
     /// This call reads the log from the position to its end, to find out which tables and transactions there were.
     ///

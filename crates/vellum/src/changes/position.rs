@@ -10,6 +10,9 @@ use std::{fmt, str::FromStr};
 /// restored as it was earlier, its log reaches the same places again with other contents. So a position that only the lost one
 /// has told is refused, with [`Error::NoSuchPosition`](crate::Error::NoSuchPosition), and so is one of another database.
 ///
+/// A database remembers up to 238 openings in which it was changed, and longest those of which a backup was made. A position of one
+/// that is forgotten is checked by its place alone.
+///
 /// As long as nothing has been logged since the database was opened, the position is that of where the log ended before.
 ///
 /// Programs store it as [16 bytes](Self::to_bytes), or as text: it implements [`Display`](fmt::Display) and [`FromStr`].
@@ -50,7 +53,8 @@ impl ChangesPosition {
         (u128::from(self.life) << 64 | u128::from(self.lsn.0)).to_le_bytes()
     }
 
-    /// From what [`to_bytes`](Self::to_bytes) has returned. Bytes of another origin give a position that is refused.
+    /// From what [`to_bytes`](Self::to_bytes) has returned. Bytes of another origin give a position that is refused,
+    /// unless they happen to name an opening of the database, or none.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
         Self { lsn: Lsn(both as u64), life: (both >> 64) as u64 }
