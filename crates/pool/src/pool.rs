@@ -529,12 +529,13 @@ impl Checkpointer {
     /// # Errors
     /// As for `Pool::checkpoint_at`.
     pub fn checkpoint_at(&self, redo: Lsn, undo: Lsn) -> Result<(), PoolError> {
-        self.checkpoint_paced(redo, undo, &mut |_| {})
+        self.checkpoint_paced(redo, undo, &mut |_| {}).map(drop)
     }
 
     /// Like [`checkpoint_at`](Self::checkpoint_at); calls `pace` between batches of pages, which are half a
     /// mebibyte in a large pool. It may wait, to leave more of the device to other threads. No latch is held meanwhile, but no other
-    /// checkpoint is taken.
+    /// checkpoint is taken. Returns the redo point that both superblocks name on storage from now on; `None` if the file was closed, and
+    /// has not changed since.
     ///
     /// # Errors
     /// As for `Pool::checkpoint_at`.
@@ -543,7 +544,7 @@ impl Checkpointer {
         redo: Lsn,
         undo: Lsn,
         pace: &mut dyn FnMut(Progress),
-    ) -> Result<(), PoolError> {
+    ) -> Result<Option<Lsn>, PoolError> {
         checkpoint::checkpoint_at(&self.allocator, (redo, undo), pace)
     }
 }

@@ -31,8 +31,6 @@ pub struct PoolFile {
     pub(crate) fresh: bool,
     /// The file and its path, if it was created just now on disk.
     pub(crate) created: Option<(Arc<DiskFile>, PathBuf)>,
-    /// What the application has at the place of the map, according to the log.
-    in_place_of_map: Vec<Extent>,
 }
 
 impl PoolFile {
@@ -172,7 +170,7 @@ impl PoolFile {
         (memory, space, superblock): (PageMemory, SpaceMap, Superblock),
         fresh: bool,
     ) -> Self {
-        Self { options, memory, space, superblock, fresh, created: None, in_place_of_map: Vec::new() }
+        Self { options, memory, space, superblock, fresh, created: None }
     }
 
     /// Makes sure that storage holds the superblocks that were read: they may be only in the system's cache, because a
@@ -292,10 +290,6 @@ impl PoolFile {
     /// # Errors
     /// [`PoolError::CapacityExhausted`] if it lies beyond the reserved address space.
     pub fn note_allocated(&mut self, extent: Extent) -> Result<(), PoolError> {
-        if self.meets_map(extent) {
-            self.note_gone_from_map(extent);
-            self.in_place_of_map.push(extent);
-        }
         if extent.pages == 0 || self.is_own(extent) || self.space.note_allocated(extent) {
             return Ok(());
         }
@@ -304,37 +298,17 @@ impl PoolFile {
 
     /// Notes that, according to the log, an extent was freed. See [`note_allocated`](Self::note_allocated).
     pub fn note_freed(&mut self, extent: Extent) {
-        self.note_gone_from_map(extent);
         if !self.is_own(extent) {
             self.space.free(extent);
         }
     }
 
-    /// Whether the application has something at the place of the map, after the whole log has been noted: the log goes on after a
-    /// later checkpoint, which has put its map elsewhere, so this file is an older copy. Nothing is allocated there before that
-    /// checkpoint is durable.
-    pub fn is_older_than_log(&self) -> bool {
-        !self.in_place_of_map.is_empty()
-    }
-
-    fn note_gone_from_map(&mut self, extent: Extent) {
-        self.in_place_of_map.retain(|other| !meet(*other, extent));
-    }
-
     /// Whether an extent overlaps what belongs to the pool. The map of a checkpoint may lie where an extent of the
     /// application lay that the log frees: freeing it was durable before the map was written there.
     fn is_own(&self, extent: Extent) -> bool {
-        extent.head.0 < SUPERBLOCKS || self.meets_map(extent)
+        let meets = |own: Extent| own.head < extent.end() && extent.head < own.end();
+        extent.head.0 < SUPERBLOCKS || self.superblock.space_map.is_some_and(meets)
     }
-
-    fn meets_map(&self, extent: Extent) -> bool {
-        self.superblock.space_map.is_some_and(|map| meet(map, extent))
-    }
-}
-
-/// Whether two extents have a page in common.
-fn meet(one: Extent, other: Extent) -> bool {
-    one.head < other.end() && other.head < one.end()
 }
 
 /// Ends a restore up to the place `end` of the log: gives the database in a closed file a new id, because the original goes on

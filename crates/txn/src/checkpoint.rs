@@ -162,13 +162,15 @@ impl Checkpoints {
         let changes = &self.changes;
         let (log_bytes, bell) = (changes.checkpoint_bytes, &changes.bell);
         let pacing = is_paced.then_some(Pacing { begun: redo, log_bytes, bell, waiting: &self.waiting });
-        self.pool.checkpoint_paced(redo, undo, &mut |progress| {
+        let named = self.pool.checkpoint_paced(redo, undo, &mut |progress| {
             if let Some(pacing) = &pacing {
                 pacing.wait(progress, || changes.log.end());
             }
         })?;
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
+        // Not earlier: both superblocks have it now.
+        named.map(|named| self.changes.log.note_checkpoint(named)).transpose()?;
         Ok(undo)
     }
 

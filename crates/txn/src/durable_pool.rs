@@ -204,7 +204,7 @@ impl DurablePool {
         let log = Arc::new(log);
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
         // A salvage takes what there is.
-        let is_older = file.is_older_than_log() && !settings.skip_damage;
+        let is_older = log.known_checkpoint() > redo && !settings.skip_damage;
         let life = if is_older {
             Err(LogError::NewerCheckpoint { redo, end: log.end() }.into())
         } else {

@@ -428,8 +428,17 @@ impl Device {
 
     /// Marks the segment that is being written as left for the next one, whose file has its name durably.
     fn mark_left(&mut self) -> io::Result<()> {
+        self.mark(|marks| marks.is_left = true)
+    }
+
+    /// Marks the segment that is being written with the redo point of a durable checkpoint. The mark becomes durable with what follows.
+    pub fn mark_checkpoint(&mut self, redo: u64) -> io::Result<()> {
+        self.mark(|marks| marks.checkpoint = redo)
+    }
+
+    fn mark(&mut self, mark: impl FnOnce(&mut Marks)) -> io::Result<()> {
         let Some(segment) = self.files.segments.get_mut(&self.number) else { return Ok(()) };
-        segment.header.marks.is_left = true;
+        mark(&mut segment.header.marks);
         if let Some(page) = self.scratch.get_mut(..PAGE_SIZE) {
             page.copy_from_slice(&segment.header.encode());
             let write = if self.is_cached { File::write_cached_from } else { File::write_from };

@@ -27,6 +27,7 @@ mod archiver;
 mod buffer_damage;
 mod buffer_file;
 mod buffer_format;
+mod checkpoints;
 mod continuing;
 mod copying;
 mod device;

@@ -67,6 +67,8 @@ pub struct Log {
     options: LogOptions,
     /// What was wrong with the buffer of the process before.
     buffer_damage: Option<BufferDamage>,
+    /// The last checkpoint of which the log knew when it was opened.
+    known_checkpoint: Lsn,
     /// Locked as long as the ring lies in it.
     _buffer_file: Option<BufferFile>,
     /// It accepts nothing more, and acknowledges nothing.

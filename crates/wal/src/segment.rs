@@ -17,6 +17,8 @@
 //! | 512..520 | the checksum below, if what follows was written for it: a torn write leaves that of another segment in a recycled file |
 //! | 520..528 | 1 if the segment has been left for the next one, whose file is needed then |
 //! | 528..536 | the life of an opening after this segment that was taken back with its segments; zero if there is none |
+//! | 536..544 | the redo point of the last durable checkpoint that was taken while the segment was written |
+//! | 544..552 | the checksum of that; zero if there was none |
 //! | 4088..4096 | checksum of the bytes before, with zeroes for 512..1024 |
 //!
 //! All numbers are little-endian; all other bytes are zero. The marks from 512 on have a sector of their own, because they are written
@@ -99,6 +101,13 @@ pub(crate) struct Marks {
     pub is_left: bool,
     /// The life of an opening that was [taken back](crate::Log::withdraw), with its segments; zero if there is none.
     pub withdrawn: u64,
+    /// The redo point of a checkpoint that is durable; zero if there is none.
+    pub checkpoint: u64,
+}
+
+/// The checksum of a redo point; zero if there is none.
+fn checkpoint_sum(redo: u64) -> u64 {
+    if redo == 0 { 0 } else { checksum(&redo.to_le_bytes()) }
 }
 
 impl SegmentHeader {
@@ -116,7 +125,8 @@ impl SegmentHeader {
         let sum = checksum(&page[..PAGE_SIZE - 8]);
         page[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
         if self.version >= WITH_MARKS {
-            let words = [sum, u64::from(self.marks.is_left), self.marks.withdrawn];
+            let Marks { is_left, withdrawn, checkpoint } = self.marks;
+            let words = [sum, u64::from(is_left), withdrawn, checkpoint, checkpoint_sum(checkpoint)];
             for (to, word) in page[MARKS].chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&word.to_le_bytes());
             }
@@ -141,7 +151,9 @@ impl SegmentHeader {
         if !(1..=FORMAT_VERSION).contains(&version) {
             return HeaderPage::Version(version);
         }
-        let marks = Marks { is_left: word(520) == 1, withdrawn: word(528) };
+        // A database whose file is no older copy is not refused for a flipped bit.
+        let checkpoint = Some(word(536)).filter(|redo| checkpoint_sum(*redo) == word(544)).unwrap_or(0);
+        let marks = Marks { is_left: word(520) == 1, withdrawn: word(528), checkpoint };
         let are_its_own = version >= WITH_MARKS && word(512) == word(PAGE_SIZE - 8);
         let mut database = [0; 16];
         database.copy_from_slice(&page[16..32]);
@@ -246,8 +258,10 @@ mod tests {
             damaged[byte] ^= 4;
             assert_eq!(SegmentHeader::decode(&damaged), HeaderPage::Damaged);
         }
-        for (is_left, withdrawn) in [(true, 0), (false, 7), (true, u64::MAX)] {
-            let marked = SegmentHeader { marks: Marks { is_left, withdrawn }, ..header() };
+        for (is_left, withdrawn, checkpoint) in
+            [(true, 0, 0), (false, 7, 0), (true, u64::MAX, 5), (false, 0, u64::MAX)]
+        {
+            let marked = SegmentHeader { marks: Marks { is_left, withdrawn, checkpoint }, ..header() };
             assert_eq!(SegmentHeader::decode(&marked.encode()), HeaderPage::Sound(marked));
             // Each sector of the page as it was before or after it was marked.
             for sectors in 0..256 {
@@ -268,6 +282,11 @@ mod tests {
             let read = SegmentHeader { version: 1, ..header() };
             assert_eq!(SegmentHeader::decode(&first.encode()), HeaderPage::Sound(read));
         }
+        // A checkpoint counts only with its checksum.
+        let mut flipped =
+            SegmentHeader { marks: Marks { checkpoint: 5, ..Marks::default() }, ..header() }.encode();
+        flipped[537] ^= 4;
+        assert_eq!(SegmentHeader::decode(&flipped), HeaderPage::Sound(header()));
         let mut later = page;
         later[8] = 9;
         later[MARKS].fill(0);

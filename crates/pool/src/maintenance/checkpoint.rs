@@ -15,14 +15,15 @@ use crate::{
 use vellum_base::Lsn;
 
 /// Brings all changes before `redo` to storage, and names that place and the undo point: see `Checkpointer::checkpoint_at`.
-/// Calls `pace` between batches, see `write_changed`.
+/// Calls `pace` between batches, see `write_changed`. Returns the place that both superblocks name on storage, unless there was nothing
+/// to do.
 pub(crate) fn checkpoint_at(
     allocator: &Allocator,
     (redo, undo): (Lsn, Lsn),
     pace: &mut dyn FnMut(Progress),
-) -> Result<(), PoolError> {
+) -> Result<Option<Lsn>, PoolError> {
     let (storage, counters) = (allocator.storage(), &allocator.table().counters);
-    let Some(logged) = storage.logged() else { return Ok(()) };
+    let Some(logged) = storage.logged() else { return Ok(None) };
     // Locked until the end: one checkpoint at a time.
     let mut recorded = lock(&logged.recorded);
     storage.refuse_if_poisoned()?;
@@ -31,7 +32,7 @@ pub(crate) fn checkpoint_at(
     }
     if !storage.is_in_use() {
         if !storage.is_to_be_recovered() {
-            return Ok(());
+            return Ok(None);
         }
         // A close has failed, and the superblocks on storage may name an older place.
         storage.mark_in_use()?;
@@ -47,7 +48,7 @@ pub(crate) fn checkpoint_at(
     }
     allocator.name_map(map, end, (redo, undo.min(redo)), State::Logged)?;
     counters.checkpoints.add(1);
-    Ok(())
+    Ok(Some(redo))
 }
 
 /// Completes a clean close of a file with a log: everything has been written, and no other thread is active.

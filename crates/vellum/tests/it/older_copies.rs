@@ -1,8 +1,10 @@
 //! The file of a database is exchanged for an older copy of it, beside the log of what was done since: what was committed is not
 //! given up without a word.
 
-use std::{io, path::Path};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 use vellum::{Database, Durability, ErrorKind, LeftBy, Options, Salvage};
+use vellum_vm::{AlignedBuffer, CrashModel, File, SimulatedDisk};
 
 fn options() -> Options {
     crate::support::options().log_segment_bytes(64 << 10)
@@ -149,4 +151,118 @@ fn an_older_copy_of_an_open_file_beside_a_newer_log_is_refused_and_both_stay() {
     assert_eq!(database.table("table").unwrap().range(..).unwrap().count(), 60);
     assert!(database.verify(|_| {}).is_clean());
     database.close().unwrap();
+}
+
+/// Here nothing lies where the copy has its map. The log says that there was a later checkpoint, and when it is idle it says so once.
+#[test]
+fn an_older_copy_of_an_open_file_is_refused_after_any_later_checkpoint() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name| place.path().join(name);
+    let database = Database::create(path("at work"), &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    table.put("a", "1").unwrap();
+    database.checkpoint().unwrap();
+    std::fs::copy(path("at work"), path("d")).unwrap();
+    table.put("large", vec![7; 100_000]).unwrap();
+    database.checkpoint().unwrap();
+    let idle = database.log_state().unwrap();
+    assert_eq!(idle.log_bytes, 0);
+    table.put("b", "2").unwrap();
+    std::fs::copy(path("at work"), path("data")).unwrap();
+    while copy_all(&path("at work-log"), &path("d-log")).is_err() {
+        std::fs::remove_dir_all(path("d-log")).unwrap();
+    }
+    let former = std::fs::read(path("d")).unwrap();
+    for options in [options(), options().read_only(true), options()] {
+        let error = Database::open(path("d"), &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+        assert!(error.to_string().contains("it is an older copy"), "{error}");
+        assert!(std::fs::read(path("d")).unwrap() == former);
+    }
+    std::fs::copy(path("data"), path("d")).unwrap();
+    let database = Database::open(path("d"), &options()).unwrap();
+    let table = database.table("table").unwrap();
+    assert_eq!(table.get("large").unwrap().unwrap(), vec![7; 100_000]);
+    assert_eq!(table.range(..).unwrap().count(), 3);
+    assert!(database.verify(|_| {}).is_clean());
+    drop(table);
+    database.close().unwrap();
+}
+
+/// The file as it was at some moment, beside the log of a process that was killed later.
+#[test]
+fn an_older_copy_is_refused_or_leads_to_what_the_log_has() {
+    let (mut refused, mut opened) = (0, 0);
+    for seed in 0..40 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut disk = SimulatedDisk::new(seed);
+        let open = |disk: &SimulatedDisk| Database::open_in(Arc::new(disk.clone()), "data", &options());
+        let read = |disk: &SimulatedDisk| {
+            let file = disk.file("data");
+            let mut bytes = AlignedBuffer::new(file.size().unwrap() as usize);
+            file.read_to(0, &mut bytes).unwrap();
+            bytes
+        };
+        let contents = |database: &Database| {
+            let table = database.table("table").unwrap();
+            let entries = table.range(..).unwrap().map(Result::unwrap);
+            entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect::<BTreeMap<_, _>>()
+        };
+        let mut database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        database.create_table("table").unwrap();
+        let end = |database: &Database| database.log_state().unwrap().appended_bytes;
+        // Where the log ended at the last checkpoint, and at the last one of each copy; and how often the database was opened.
+        let (mut model, mut copies, mut last, mut openings) = (BTreeMap::new(), Vec::new(), 0, 0);
+        for number in 0..60_u64 {
+            let key = random.random_range(0..30_u64).to_be_bytes();
+            match random.random_range(0..20) {
+                0..12 => {
+                    // Small, so that the log has it.
+                    let value = vec![number as u8; random.random_range(0..500)];
+                    database.table("table").unwrap().put(key, &value).unwrap();
+                    model.insert(key.to_vec(), value);
+                }
+                12..14 => {
+                    database.table("table").unwrap().remove(key).unwrap();
+                    model.remove(&key[..]);
+                }
+                14..16 => {
+                    database.checkpoint().unwrap();
+                    last = end(&database);
+                }
+                16..18 => copies.push((read(&disk), last, openings)),
+                _ => {
+                    disk = disk.crash_with(CrashModel::KeepAll);
+                    drop(database);
+                    database = open(&disk).unwrap();
+                    openings += 1;
+                }
+            }
+            assert!(contents(&database) == model);
+        }
+        let killed = disk.crash_with(CrashModel::KeepAll);
+        drop(database);
+        copies.push((read(&killed), last, openings));
+        for (bytes, redo, opening) in copies {
+            let disk = killed.crash_with(CrashModel::KeepAll);
+            let file = disk.file("data");
+            file.truncate(bytes.len() as u64).unwrap();
+            file.write_from(0, &bytes).unwrap();
+            match open(&disk) {
+                Ok(database) => {
+                    assert_eq!((redo, opening), (last, openings), "seed {seed}");
+                    assert!(contents(&database) == model, "seed {seed}");
+                    assert!(database.verify(|_| {}).is_clean(), "seed {seed}");
+                    database.close().unwrap();
+                    opened += 1;
+                }
+                Err(error) => {
+                    assert!((redo, opening) < (last, openings), "seed {seed}: {error}");
+                    assert!(read(&disk)[..] == bytes[..], "seed {seed}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && opened > 50, "{refused} refused, {opened} opened");
 }

@@ -45,8 +45,10 @@ impl Log {
         reader.for_each(replay)?;
         let (previous, buffer_damage) = (reader.previous_end(), reader.buffer_damage());
         let files = reader.into_files().map_or_else(|| LogFiles::open(&directory, options), Ok)?;
+        let checkpoint = files.segments.values().map(|segment| Lsn(segment.header.marks.checkpoint)).max();
+        let checkpoint = checkpoint.unwrap_or_default();
         let mut log = Self::begin_timeline(directory, files, previous)?;
-        log.buffer_damage = buffer_damage;
+        (log.buffer_damage, log.known_checkpoint) = (buffer_damage, checkpoint);
         Ok(log)
     }
 
@@ -100,6 +102,7 @@ impl Log {
             salt,
             options,
             buffer_damage: None,
+            known_checkpoint: Lsn(0),
             buffered: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
             syncs: Syncs::default(),
@@ -122,5 +125,11 @@ impl Log {
     /// What was wrong with the buffer that the process before has left, when the log was [opened](Self::open).
     pub fn buffer_damage(&self) -> Option<BufferDamage> {
         self.buffer_damage
+    }
+
+    /// The redo point of the last checkpoint that was [noted](Self::note_checkpoint) before the log was [opened](Self::open), as far
+    /// as the log still has it; zero if it has none.
+    pub fn known_checkpoint(&self) -> Lsn {
+        self.known_checkpoint
     }
 }
