@@ -192,6 +192,14 @@ impl Patience {
 
 /// The holder of a lock on the file, as far as the kernel tells, and whether that process is ending or gone.
 fn holder(file: &File) -> (LockHolder, bool) {
+    /// The kernel tells the locks in pieces, by their numbers in the list: one is passed over if others are released between two pieces.
+    const READS: usize = 8;
+    let read = |_| Some(listed_holder(file)).filter(|found| *found != (LockHolder::Unknown, false));
+    (0..READS).find_map(read).unwrap_or((LockHolder::Unknown, false))
+}
+
+/// The same after one look at the list of locks.
+fn listed_holder(file: &File) -> (LockHolder, bool) {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return (LockHolder::Unknown, false) };
     let Ok(about) = file.metadata() else { return (LockHolder::Unknown, false) };
     let device = about.dev();
@@ -280,6 +288,28 @@ mod tests {
         assert!((0..100).all(|number| !patience.is_over(&unknown, false, at(number))));
         assert!(patience.is_over(&unknown, false, at(200)));
         assert!(Patience::new(start).is_over(&unknown, true, at(10_000)));
+    }
+
+    /// While other locks come and go.
+    #[test]
+    fn the_holder_is_found_among_many() {
+        let place = tempfile::tempdir().unwrap();
+        let create = |name: usize| File::create(place.path().join(name.to_string())).unwrap();
+        let files: Vec<_> = (0..400).map(create).collect();
+        let held = create(1000);
+        files.iter().chain([&held]).for_each(|file| file.lock().unwrap());
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    files.iter().for_each(|file| file.unlock().unwrap());
+                    files.iter().for_each(|file| file.lock().unwrap());
+                }
+            });
+            let found = (0..300).filter(|_| holder(&held) == (LockHolder::ThisProcess, false)).count();
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(found, 300);
+        });
     }
 
     #[test]
