@@ -25,11 +25,13 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
     }
 
-    /// Stores several values, each as [`put`](Self::put) would, with fewer fences.
+    /// Stores several values, each as [`put`](Self::put) would, with fewer fences. Counts those that are stored: after an error, too, they
+    /// must not be stored again, as others may have changed them since.
     pub fn put_batch<'b>(
         &self,
         writer: &mut Writer<L>,
         entries: impl Iterator<Item = (&'b [u8], &'b [u8])>,
+        stored: &mut usize,
     ) -> Result<()> {
         self.check_writable()?;
         let mut entries = entries.map(|(key, value)| (self.hash(key), key, value)).peekable();
@@ -60,6 +62,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             for (hash, key, record) in &group {
                 self.settle(writer, *hash, key, *record)?;
             }
+            *stored += group.len();
             self.settle_owed(writer)?;
             failure?;
         }

@@ -198,11 +198,10 @@ impl<L: Layout, M: Medium> Client<L, M> {
         L::Key: 'b,
         L::Value: 'b,
     {
+        let mut stored = 0;
         self.with_room(|core, writer| {
-            core.put_batch(
-                writer,
-                entries.clone().into_iter().map(|(key, value)| (key.as_ref(), value.as_ref())),
-            )
+            let rest = entries.clone().into_iter().skip(stored);
+            core.put_batch(writer, rest.map(|(key, value)| (key.as_ref(), value.as_ref())), &mut stored)
         })
     }
 

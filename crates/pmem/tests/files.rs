@@ -129,6 +129,36 @@ fn what_a_put_has_replaced_makes_room_for_the_next() {
     client.update(b"key", |value| value.truncate(390_000)).unwrap();
 }
 
+/// Reclaiming makes the batch begin again. What it had stored must not be stored twice: another client has changed it since.
+#[test]
+fn a_batch_that_finds_no_room_for_a_while_does_not_undo_what_others_changed() {
+    let small = Options { capacity_bytes: 1 << 20, ..options() };
+    let place = Place::new();
+    let stored = fill(&mut Store::create(place.path(), &small).unwrap().client().unwrap(), 900);
+    let place = Place::new();
+    let store = Store::<Variable>::create(place.path(), &small).unwrap();
+    let (mut client, mut other) = (store.client().unwrap(), store.client().unwrap());
+    other.put(b"other", b"begins a block").unwrap();
+    // As in a full store of which every second record is deleted: room for some small records, and then from compaction alone.
+    let old: Vec<_> = (0..stored - 100).map(|key| (key + 1000).to_le_bytes()).collect();
+    old.iter().for_each(|key| assert_eq!(client.put(key, &value(1, 900)).unwrap(), Put::Inserted));
+    old.iter().step_by(2).for_each(|key| assert!(client.delete(key).unwrap()));
+    let keys: Vec<_> = (0..200u64).map(u64::to_le_bytes).collect();
+    let values: Vec<_> = (0..200).map(|key| value(key, if key < 64 { 8 } else { 900 })).collect();
+    let once = std::cell::RefCell::new(Some(&mut other));
+    let entries = keys.iter().zip(&values).map(|(key, value)| {
+        if *key == keys[64]
+            && let Some(other) = once.take()
+        {
+            other.put(&keys[0], b"changed").unwrap();
+        }
+        (&key[..], &value[..])
+    });
+    client.put_batch(entries).unwrap();
+    assert_eq!(client.get(&keys[0]).unwrap().unwrap(), b"changed");
+    assert!((1..200).all(|key| client.get(&keys[key]).unwrap().as_ref() == Some(&values[key])));
+}
+
 #[test]
 fn a_file_never_exceeds_its_capacity() {
     let place = Place::new();
