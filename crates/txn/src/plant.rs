@@ -44,6 +44,10 @@ pub(crate) enum Bug {
     ToldNotDurable,
     /// A feed does not know that changes were taken back by a savepoint.
     ToldTakenBack,
+    /// A feed goes on at a place that only another history of the database has told.
+    OtherHistoryFollowed,
+    /// Restoring takes what another history of the database has archived.
+    OtherHistoryRestored,
     /// The changes of a transaction that is alone are entered among the versions shortly before another snapshot is
     /// taken; in between, the next such transaction may begin.
     PublishedTooEarly,

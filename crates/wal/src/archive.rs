@@ -9,7 +9,7 @@ use crate::{
     archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
     lives::LogLives,
-    segment::{EndBefore, salt},
+    segment::{EndBefore, Geometry, salt},
     segment_file::{SegmentFile, file_options, is_missing},
 };
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
@@ -104,7 +104,7 @@ impl Archive {
             window,
             is_begun: false,
             before,
-            expected: (Lsn(0), Vec::new()),
+            expected: ExpectedLives::default(),
         })
     }
 
@@ -413,24 +413,44 @@ pub struct ArchiveReader {
     is_begun: bool,
     /// The part that ends where it begins to read, or before.
     before: Option<ArchivedPart>,
-    /// What begins before this place must be of one of these lives, unless none is known.
-    expected: (Lsn, Vec<u64>),
+    expected: ExpectedLives,
+}
+
+/// Which lives of the database must have written what a reader begins with.
+#[derive(Default)]
+struct ExpectedLives {
+    /// The lives; none if none is known.
+    lives: Vec<u64>,
+    /// What begins before this place must be of one of them.
+    before: Lsn,
+    /// One of them has logged something up to this place, so what follows on an earlier one must be of one of them, too.
+    logged: Lsn,
 }
 
 impl ArchiveReader {
-    /// From now on, what begins before a place must have been written by one of these lives of the database, if any is
-    /// known: otherwise it is the archive of a copy, which may have the same places.
+    /// From now on, what begins before a place, where the log ended, or follows on an earlier one, must have been written by one of these
+    /// lives of the database, if any is known: otherwise it is the archive of a copy, which may have the same places. The log had segments
+    /// of `segment_bytes`, or none if that is zero.
     ///
     /// # Errors
     /// [`ArchiveError::OtherHistory`] if it was not, here and later.
-    pub fn expect_lives(&mut self, before: Lsn, lives: Vec<u64>) -> Result<(), ArchiveError> {
-        self.expected = (before, lives);
+    pub fn expect_lives(
+        &mut self,
+        before: Lsn,
+        lives: Vec<u64>,
+        segment_bytes: u64,
+    ) -> Result<(), ArchiveError> {
+        // A log that ended where a segment begins may have had nothing in that segment. Then a later life follows on what was before.
+        let is_start = segment_bytes > PAGE_SIZE as u64 && Geometry { segment_bytes }.is_start(before.0);
+        let logged = if segment_bytes == 0 || is_start { Lsn(0) } else { before };
+        self.expected = ExpectedLives { lives, before, logged };
         self.before.map_or(Ok(()), |part| self.check_life(&part))
     }
 
     fn check_life(&self, part: &ArchivedPart) -> Result<(), ArchiveError> {
-        let (before, lives) = &self.expected;
-        let is_other = part.start < *before && lives.iter().all(|life| part.is_of_another_life(*life));
+        let ExpectedLives { lives, before, logged } = &self.expected;
+        let is_early = part.start < *before || part.follows < *logged;
+        let is_other = is_early && lives.iter().all(|life| part.is_of_another_life(*life));
         if is_other && !lives.is_empty() {
             return Err(ArchiveError::OtherHistory { name: part.name() });
         }

@@ -223,11 +223,13 @@ impl FollowingReader {
             let at = parts.iter().position(|source| source.part.start == begin)?;
             Some(parts.swap_remove(at))
         });
-        // Between two parts there is nothing to go on with, but where a segment was begun to which nothing was written. Another place may be
-        // one of a lost database, of which this one was restored as it was earlier.
-        let is_start = |at: Lsn| self.source.log.device().geometry().is_start(at.0);
+        // Between two parts there is nothing to go on with, but where a segment was begun to which nothing was written, perhaps of another
+        // size: if a crash has ended that life, the next one begins there. Another place may be one of a lost database, of which this one
+        // was restored as it was earlier.
+        let log = &self.source.log;
+        let is_known = |at: Lsn| log.device().geometry().is_start(at.0) || log.lives.begin_at(at);
         match archive.get()?.read_then(self.at, rest) {
-            Ok(reader) if reader.begins_between() && !is_start(self.at) => {
+            Ok(reader) if reader.begins_between() && !is_known(self.at) => {
                 Err(ArchiveError::Record { at: self.at }.into())
             }
             Ok(reader) => Ok(Reader::Archive(Box::new(reader))),

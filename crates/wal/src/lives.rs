@@ -94,6 +94,11 @@ impl LogLives {
         }
     }
 
+    /// Whether one of them begins at a place.
+    pub(crate) fn begin_at(&self, place: Lsn) -> bool {
+        self.lock().lives.iter().any(|(begin, _)| *begin == place)
+    }
+
     /// Whether a life may be one of this database: unless all of them are known, and it is none of them.
     pub(crate) fn may_have(&self, number: u64) -> bool {
         let known = self.lock();

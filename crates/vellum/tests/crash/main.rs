@@ -14,6 +14,7 @@
 //! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `replayed`, `heaps`,
 //!   `histories` and `compactions`; the others are not there then;
 //! - `feeds`: a feed of changes is what a model has done;
+//! - `forks`: a database, copies of it, and what was restored from its backups; a feed goes on in those that have its position;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `passing`: an operation of the disk fails, and the disk is well again when the step is over that it was in;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
@@ -38,6 +39,8 @@ mod compactions;
 mod failures;
 #[cfg(not(shuttle))]
 mod feeds;
+#[cfg(not(shuttle))]
+mod forks;
 #[cfg(not(shuttle))]
 mod full_disk;
 #[cfg(not(shuttle))]

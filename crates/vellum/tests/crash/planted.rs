@@ -100,6 +100,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("txn::ToldNotDurable", "feeds", 10),
     ("txn::ToldTakenBack", "feeds", 0),
     ("wal::FollowedGivenUp", "feeds", 46),
+    // A feed, or a restore, takes what a copy of the database has logged since.
+    ("txn::OtherHistoryFollowed", "forks", 0),
+    ("txn::OtherHistoryRestored", "forks", 41),
 ];
 
 /// Those that concern several threads, or soon show where these meet.

@@ -202,3 +202,26 @@ fn the_archive_of_a_copy_is_not_continued_although_both_end_at_the_same_place() 
     let error = copied.archive_log().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
+
+/// The copy has the archive of what was before, and its own log begins after the end of the backup: no place has records of both.
+#[test]
+fn a_backup_is_not_restored_with_what_a_copy_has_logged_further_on() {
+    let (disk, archive, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2), SimulatedDisk::new(3));
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+    write(&database, "before", 10);
+    database.archive_log().unwrap();
+    let (copy, other) = (disk.kill(), archive.kill());
+    write(&database, "one", 50);
+    let end = database.backup_in(Arc::new(backups.clone()), "one", BackupOptions::default()).unwrap().end;
+    database.archive_log().unwrap();
+    let copied = open(&copy, &archived(&other).log_segment_bytes(1 << 20));
+    assert!(copied.log_state().unwrap().appended_bytes > end.0);
+    write(&copied, "two", 5);
+    copied.archive_log().unwrap();
+    let disk: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(9));
+    let how = RestoreOptions::default().archive_in(Arc::new(other));
+    let backup = Backup::open_in(&backups, "one").unwrap();
+    let error = Backup::restore_in(&[backup], disk, "restored", &options(), how).unwrap_err();
+    assert!(error.to_string().contains("another copy"), "{error}");
+    assert_eq!(restored(&backups, "one", &archive), b"one");
+}
