@@ -8,8 +8,8 @@ use crate::{
     ArchiveError, ArchivedPart, Record,
     archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
-    lives::LogLives,
-    segment::{EndBefore, Geometry, salt},
+    lives::{LifeEnds, LogLives},
+    segment::{EndBefore, salt},
     segment_file::{SegmentFile, file_options, is_missing},
 };
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
@@ -104,6 +104,7 @@ impl Archive {
             window,
             is_begun: false,
             before,
+            part: None,
             expected: ExpectedLives::default(),
         })
     }
@@ -413,6 +414,8 @@ pub struct ArchiveReader {
     is_begun: bool,
     /// The part that ends where it begins to read, or before.
     before: Option<ArchivedPart>,
+    /// The part that was loaded last.
+    part: Option<ArchivedPart>,
     expected: ExpectedLives,
 }
 
@@ -421,35 +424,47 @@ pub struct ArchiveReader {
 struct ExpectedLives {
     /// The lives; none if none is known.
     lives: Vec<u64>,
+    /// Where they ended.
+    ends: LifeEnds,
     /// What begins before this place must be of one of them.
     before: Lsn,
-    /// One of them has logged something up to this place, so what follows on an earlier one must be of one of them, too.
-    logged: Lsn,
+    /// What follows on an earlier place must be of one of them, too, unless the place is among these, or nothing had been logged at all.
+    followed: Option<Vec<Lsn>>,
 }
 
 impl ArchiveReader {
     /// From now on, what begins before a place, where the log ended, or follows on an earlier one, must have been written by one of these
-    /// lives of the database, if any is known: otherwise it is the archive of a copy, which may have the same places. The log had segments
-    /// of `segment_bytes`, or none if that is zero.
+    /// lives of the database, each with its beginning, if any is known: otherwise it is the archive of a copy, which may have the same
+    /// places. So it is if one has gone on where the next had begun. The log had segments of `segment_bytes`, or none if that is zero.
     ///
     /// # Errors
     /// [`ArchiveError::OtherHistory`] if it was not, here and later.
     pub fn expect_lives(
         &mut self,
         before: Lsn,
-        lives: Vec<u64>,
+        lives: &[(Lsn, u64)],
         segment_bytes: u64,
     ) -> Result<(), ArchiveError> {
-        // A log that ended where a segment begins may have had nothing in that segment. Then a later life follows on what was before.
-        let is_start = segment_bytes > PAGE_SIZE as u64 && Geometry { segment_bytes }.is_start(before.0);
-        let logged = if segment_bytes == 0 || is_start { Lsn(0) } else { before };
-        self.expected = ExpectedLives { lives, before, logged };
+        // A log that ended where a segment begins, of whatever size, may have had nothing in it. Then a later life may follow on what was
+        // before.
+        let (mut end, mut followed) = (before, Vec::new());
+        for (begin, _) in lives.iter().rev() {
+            if !end.0.is_multiple_of(PAGE_SIZE as u64) {
+                break;
+            }
+            followed.push(*begin);
+            end = *begin;
+        }
+        let followed = (segment_bytes > 0).then_some(followed);
+        let numbers = lives.iter().map(|(_, number)| *number).collect();
+        self.expected = ExpectedLives { lives: numbers, ends: LifeEnds::of(lives), before, followed };
         self.before.map_or(Ok(()), |part| self.check_life(&part))
     }
 
     fn check_life(&self, part: &ArchivedPart) -> Result<(), ArchiveError> {
-        let ExpectedLives { lives, before, logged } = &self.expected;
-        let is_early = part.start < *before || part.follows < *logged;
+        let ExpectedLives { lives, before, followed, .. } = &self.expected;
+        let is_known = |followed: &Vec<Lsn>| part.follows >= *before || followed.contains(&part.follows);
+        let is_early = part.start < *before || !followed.as_ref().is_none_or(is_known);
         let is_other = is_early && lives.iter().all(|life| part.is_of_another_life(*life));
         if is_other && !lives.is_empty() {
             return Err(ArchiveError::OtherHistory { name: part.name() });
@@ -473,6 +488,9 @@ impl ArchiveReader {
             let lsn = self.at;
             self.at = Lsn(lsn.0 + header.bytes());
             if header.kind == Kind::Record {
+                if let Some(part) = self.part.filter(|part| lsn >= self.expected.ends.end(part.life)) {
+                    return Err(ArchiveError::OtherHistory { name: part.name() });
+                }
                 let from = self.window.len() - (self.end.0 - lsn.0) as usize + HEADER_BYTES;
                 let payload = self.window.get(from..from + header.payload_bytes).unwrap_or_default();
                 return Ok(Some(Record { lsn, payload }));
@@ -557,7 +575,7 @@ impl ArchiveReader {
         self.archive.load(&part, &mut self.window)?;
         self.salt = salt(part.database, part.timeline);
         self.at = if rest > 0 { self.at } else { self.at.max(part.start) };
-        self.end = part.end;
+        (self.end, self.part) = (part.end, Some(part));
         Ok(true)
     }
 }

@@ -79,7 +79,7 @@ pub use flusher::{Arrival, LogFlusher};
 pub use following::{FollowedLog, FollowingReader, LogKeep};
 pub use frame::PAYLOAD_BYTES_MAX;
 pub use held::{HeldLog, LogKeeper};
-pub use lives::{LogLives, ReadableLives};
+pub use lives::{LifeEnds, LogLives, ReadableLives};
 pub use log::Log;
 pub use newer::refuse_newer;
 pub use options::LogOptions;

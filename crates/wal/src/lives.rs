@@ -15,12 +15,23 @@ pub struct ReadableLives {
     numbers: Arc<[u64]>,
     /// Where in the log others are refused.
     places: Range<u64>,
+    ends: LifeEnds,
 }
 
 impl ReadableLives {
     /// In segments that begin at these places nothing but these lives, and what is not known to be of any life, is read.
     pub fn only(numbers: Vec<u64>, places: Range<Lsn>) -> Self {
-        Self { numbers: numbers.into(), places: places.start.0..places.end.0 }
+        Self { numbers: numbers.into(), places: places.start.0..places.end.0, ends: LifeEnds::default() }
+    }
+
+    /// And none of them has logged anything after its end: a copy did that in its name.
+    pub fn that_end(self, ends: LifeEnds) -> Self {
+        Self { ends, ..self }
+    }
+
+    /// From where on in the log nothing is read that a life has written.
+    pub(crate) fn end(&self, life: u64) -> u64 {
+        self.ends.end(life).0
     }
 
     /// Whether nothing is read that a life has written to the segment that begins there.
@@ -31,6 +42,23 @@ impl ReadableLives {
     /// The last of them; zero if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.numbers.last().copied().unwrap_or(0)
+    }
+}
+
+/// Where lives ended: all but the last one.
+#[derive(Clone, Default, Debug)]
+pub struct LifeEnds(Arc<[(u64, Lsn)]>);
+
+impl LifeEnds {
+    /// Those of lives in their order, each with where it began.
+    pub fn of(lives: &[(Lsn, u64)]) -> Self {
+        let ends = lives.iter().zip(lives.iter().skip(1)).map(|((_, life), (end, _))| (*life, *end));
+        Self(ends.collect())
+    }
+
+    /// Where a life ended; the largest place if it is unknown, or has not ended.
+    pub(crate) fn end(&self, life: u64) -> Lsn {
+        self.0.iter().find(|(number, _)| *number == life).map_or(Lsn(u64::MAX), |(_, end)| *end)
     }
 }
 

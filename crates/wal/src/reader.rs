@@ -82,6 +82,8 @@ pub struct LogReader {
     is_checked: bool,
     /// Whether another life than those of this database has written the segment of that place.
     is_of_another: bool,
+    /// Where the life ended that has written it.
+    life_end: u64,
     /// Whether segments that are read completely are checked, too.
     checks: bool,
     /// What has been read, and what is being read.
@@ -188,6 +190,7 @@ impl LogReader {
             segment_end: 0,
             is_checked,
             is_of_another: false,
+            life_end: u64::MAX,
             checks: true,
             durable: 0,
             checksum: ChecksumStream::default(),
@@ -235,7 +238,7 @@ impl LogReader {
                 self.check_end()?;
                 return Ok(None);
             };
-            if self.is_of_another && header.kind == Kind::Record {
+            if (self.is_of_another || at >= self.life_end) && header.kind == Kind::Record {
                 return Err(self.other_life());
             }
             self.durable = self.durable.max(header.durable(at));
@@ -350,6 +353,7 @@ impl LogReader {
         let start = self.geometry.start(number);
         let life = self.segments.get(&number).map_or(0, |segment| segment.header.life);
         self.is_of_another = life != self.options.life && self.options.readable.refuse(life, start);
+        self.life_end = self.options.readable.end(life);
     }
 
     /// Adds what was passed to the checksum.

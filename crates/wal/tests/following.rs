@@ -4,7 +4,8 @@ use std::sync::Arc;
 use vellum_base::Lsn;
 use vellum_vm::{Directory, SimulatedDisk};
 use vellum_wal::{
-    Archive, Durability, FollowedLog, FollowingReader, Log, LogArchiver, LogError, LogOptions, segment_name,
+    Archive, ArchiveError, Durability, FollowedLog, FollowingReader, LifeEnds, Log, LogArchiver, LogError,
+    LogOptions, LogReader, ReadableLives, segment_name,
 };
 
 fn options(least: Lsn) -> LogOptions {
@@ -251,4 +252,30 @@ fn readers_that_have_stopped_at_the_end_take_little_memory() {
     }
     let taken = resident_mib().saturating_sub(before);
     assert!(taken < 200, "{taken} MiB");
+}
+
+/// Another life had begun there, so it was a copy that went on.
+#[test]
+fn what_a_life_has_logged_after_its_end_is_of_another_history() {
+    let disk = SimulatedDisk::new(1);
+    let options = LogOptions { life: 1, ..options(Lsn(0)) };
+    let log = Arc::new(Log::begin(Arc::new(disk.clone()), &options).unwrap());
+    log.lives.note(Lsn(0), 1);
+    let appended = append(&log, 40);
+    let archiver = archive(&log);
+    archiver.archive_all(false).unwrap();
+    for at in [1, 9, 10, 11, 39] {
+        let lives = [(Lsn(0), 1), (appended[at], 2)];
+        let mut archived = archiver.archive().read(appended[0]).unwrap();
+        archived.expect_lives(appended[at], &lives, 16 << 10).unwrap();
+        (0..at).for_each(|at| assert_eq!(archived.next().unwrap().unwrap().lsn, appended[at]));
+        assert!(matches!(archived.next(), Err(ArchiveError::OtherHistory { .. })), "{at}");
+
+        let numbers = lives.iter().map(|(_, number)| *number).collect();
+        let readable = ReadableLives::only(numbers, Lsn(0)..appended[at]).that_end(LifeEnds::of(&lives));
+        let reading = LogOptions { life: 0, readable, ..options.clone() };
+        let mut logged = LogReader::open(Arc::new(disk.kill()), &reading, appended[0]).unwrap();
+        (0..at).for_each(|at| assert_eq!(logged.next().unwrap().unwrap().lsn, appended[at]));
+        assert!(matches!(logged.next(), Err(LogError::OtherLife { .. })), "{at}");
+    }
 }

@@ -48,9 +48,9 @@ impl CopyBasis {
         self.superblock.database
     }
 
-    /// The numbers of the lives of the database up to now, as far as known.
-    pub fn lives(&self) -> Vec<u64> {
-        self.superblock.lives.all().into_iter().map(|(_, number)| number).collect()
+    /// The lives of the database up to now, as far as known: where the log of the one before ended, and its number.
+    pub fn lives(&self) -> Vec<(Lsn, u64)> {
+        self.superblock.lives.all()
     }
 
     /// As [`PoolFile::known_lives`](crate::PoolFile::known_lives).

@@ -22,7 +22,7 @@ use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
 use vellum_pool::PoolError;
 use vellum_vm::{AlignedBuffer, Directory, File};
 use vellum_wal::{
-    Archive, ArchiveError, ArchiveReader, LogError, LogOptions, LogReader, LogRebuilder, Record,
+    Archive, ArchiveError, ArchiveReader, LifeEnds, LogError, LogOptions, LogReader, LogRebuilder, Record,
 };
 
 /// The point up to which a database is restored.
@@ -117,11 +117,10 @@ struct LogStream<'p> {
 impl<'p> LogStream<'p> {
     fn begin(point: &'p PointInTime, backup: &BackupFile, from: Lsn) -> Result<Self, TxnError> {
         let database = backup.database();
+        let lives = if planted(Bug::OtherHistoryRestored) { Vec::new() } else { backup.basis().lives() };
         let archive = match Archive::new(point.archive.clone(), database).read(from) {
             Ok(mut reader) => {
-                let lives = backup.basis().lives();
-                let lives = if planted(Bug::OtherHistoryRestored) { Vec::new() } else { lives };
-                let expected = reader.expect_lives(backup.end(), lives, backup.segment_bytes());
+                let expected = reader.expect_lives(backup.end(), &lives, backup.segment_bytes());
                 expected.map_err(LogError::from)?;
                 Some(reader)
             }
@@ -129,7 +128,7 @@ impl<'p> LogStream<'p> {
             Err(error) => return Err(LogError::from(error).into()),
         };
         // Later lives are not known to the backup.
-        let readable = readable(backup.basis().known_lives(), backup.end());
+        let readable = readable(backup.basis().known_lives(), backup.end()).that_end(LifeEnds::of(&lives));
         let options = LogOptions { readable, ..LogOptions::new(database) };
         Ok(Self { point, options, archive, log: None, at: from, end: from })
     }

@@ -225,3 +225,26 @@ fn a_backup_is_not_restored_with_what_a_copy_has_logged_further_on() {
     assert!(error.to_string().contains("another copy"), "{error}");
     assert_eq!(restored(&backups, "one", &archive), b"one");
 }
+
+/// The backup's database was opened after a crash, and has logged nothing: its log ends where its first segment begins. What the other
+/// copy has logged begins beyond that, and follows on what the original has done in between.
+#[test]
+fn the_backup_of_a_copy_that_logged_nothing_is_not_restored_with_what_was_logged_elsewhere() {
+    let (disk, archive, backups) = (SimulatedDisk::new(1), SimulatedDisk::new(2), SimulatedDisk::new(3));
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &archived(&archive)).unwrap();
+    write(&database, "before", 10);
+    let copied = open(&disk.kill(), &options().log_segment_bytes(64 << 10).end_log_archive(true));
+    copied.finish_recovery().unwrap();
+    copied.backup_in(Arc::new(backups.clone()), "copy", BackupOptions::default()).unwrap();
+    write(&database, "original", 1000);
+    database.archive_log().unwrap();
+    let other_archive = archive.kill();
+    let other = open(&disk.kill(), &archived(&other_archive));
+    write(&other, "other", 50);
+    other.archive_log().unwrap();
+    let target: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(9));
+    let how = RestoreOptions::default().archive_in(Arc::new(other_archive));
+    let backup = Backup::open_in(&backups, "copy").unwrap();
+    let error = Backup::restore_in(&[backup], target, "restored", &options(), how).unwrap_err();
+    assert!(error.to_string().contains("another copy"), "{error}");
+}
