@@ -69,6 +69,8 @@ impl Storage {
         superblock.renew_database();
         // No feed has all that was done since the log ended: when a log goes on, it does not follow on that place.
         superblock.redo.0 += 1;
+        let end = superblock.redo;
+        superblock.lives.begin_without_log(end);
         let old_map = superblock.space_map.take();
         if let Err(error) = self.poison_if_sync_failed(write_superblocks(&*self.file, &mut superblock)) {
             superblock.space_map = old_map;

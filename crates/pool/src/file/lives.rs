@@ -60,6 +60,14 @@ impl Lives {
         id
     }
 
+    /// Forgets the others, and begins a life that changes something without a log. The log goes on at this place, which a copy may also
+    /// come to that is changed without a log: so what was before the place is not what any other life has had there.
+    pub(crate) fn begin_without_log(&mut self, at: Lsn) {
+        self.clear();
+        self.since = at.0.checked_sub(1).map(Lsn);
+        self.begin(at);
+    }
+
     /// Where each of them began, and its number.
     pub(crate) fn all(&self) -> Vec<(Lsn, u64)> {
         self.noted.iter().map(|life| (life.begin, life.id)).collect()

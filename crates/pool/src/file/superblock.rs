@@ -77,7 +77,7 @@ pub(crate) struct Superblock {
     pub(crate) redo: Lsn,
     /// The records of everything not committed at the redo point begin at this place or later.
     pub(crate) undo: Lsn,
-    /// None if no version that notes them has changed the file, or if it was changed without a log.
+    /// None if no version that notes them has changed the file, or an earlier one has changed it without a log.
     pub(crate) lives: Lives,
     /// Whether a database is being restored into the file: it is not one yet.
     pub(crate) is_being_restored: bool,

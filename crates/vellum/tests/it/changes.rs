@@ -571,3 +571,27 @@ fn no_feed_goes_on_across_what_was_changed_without_a_log() {
         assert!(matches!(refused, Err(Error::ChangesDiscarded { .. })), "{refused:?}");
     }
 }
+
+/// Both go on at the same place of their logs.
+#[test]
+fn a_feed_does_not_go_on_in_a_copy_that_was_changed_without_a_log_as_well() {
+    let (disk, copy) = {
+        let disk = SimulatedDisk::new(47);
+        create(&disk, &options()).close().unwrap();
+        (disk.kill(), disk.kill())
+    };
+    let change = |disk: &SimulatedDisk, key: &str| {
+        let database = Database::open_in(Arc::new(disk.clone()), NAME, &options().log(false)).unwrap();
+        database.create_table("table").unwrap().put(key, "not logged").unwrap();
+        database.close().unwrap();
+        Database::open_in(Arc::new(disk.clone()), NAME, &options()).unwrap()
+    };
+    let database = change(&disk, "a");
+    let position = database.changes(ChangesFrom::Now).unwrap().position();
+    let other = change(&copy, "b");
+    assert_eq!(other.changes(ChangesFrom::Now).unwrap().position().lsn(), position.lsn());
+    let refused = other.changes(position).map(|changes| changes.position());
+    assert!(matches!(refused, Err(Error::NoSuchPosition { .. })), "{refused:?}");
+    database.table("table").unwrap().put("c", "value").unwrap();
+    assert_eq!(all(&mut database.changes(position).unwrap()).len(), 1);
+}
