@@ -317,6 +317,11 @@ impl Transaction {
     /// # Errors
     /// As for `rollback`; `after` has not been called then.
     pub fn rollback_before(&self, pool: &Pool, after: impl FnOnce()) -> Result<(), TxnError> {
+        if !self.has_number() {
+            after();
+            self.end(pool);
+            return Ok(());
+        }
         let first = Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 });
         // Nobody asks for what a transaction that was rolled back has claimed.
         self.undo_to(pool, first, |_, _, _| ())?;
@@ -364,9 +369,16 @@ impl Transaction {
         pool: &Pool,
         (before, after): (impl FnOnce(), impl FnOnce()),
     ) -> Result<(), CommitError> {
-        let mut state = self.lock();
-        let (number, is_logged, kept) = (state.number, state.is_logged, state.undo_room.held());
-        // A transaction that has changed nothing happened when its snapshot was taken.
+        let writing = self.has_number().then(|| self.lock());
+        let numbered = writing.and_then(|state| Some((state.number?, state)));
+        // One that has changed nothing happened when its snapshot was taken.
+        let Some(((number, first), mut state)) = numbered else {
+            after();
+            self.end(pool);
+            return Ok(());
+        };
+        let (is_logged, kept) = (state.is_logged, state.undo_room.held());
+        // Nor does it matter what was read by one that has taken all its changes back.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
         // A thread that is about to publish or search the write set waits, and finds it committed.
@@ -375,52 +387,47 @@ impl Transaction {
         if let Some(reads) = &mut reads {
             reads.finish();
         }
-        if let Some((number, first)) = number {
-            let mut record = [0; END_BYTES];
-            let by = (&**self.writes.writer(), &self.snapshot);
-            let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
-                // If the log has no record of it, it has changed nothing: the file may not even be marked as in use.
-                let lsn = match &self.transactions.places {
-                    Places::Log(changes) if is_logged => {
-                        record = end_record(COMMITTED, number, time, first);
-                        changes.reserve(record.len())
-                    }
-                    _ => Lsn(0),
-                };
-                before();
-                lsn
-            });
-            drop(reads);
-            match committed {
-                Ok((lsn, ended)) => {
-                    *hidden.unwrap_or_else(|| self.lock()) = State::default();
-                    after();
-                    if let Places::Log(changes) = &self.transactions.places
-                        && lsn > Lsn(0)
-                    {
-                        changes.fill(lsn, &record);
-                    }
-                    self.give_back(kept);
-                    self.clean_up(pool, ended);
-                    return Ok(());
+        let mut record = [0; END_BYTES];
+        let by = (&**self.writes.writer(), &self.snapshot);
+        let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
+            // If the log has no record of it, it has changed nothing: the file may not even be marked as in use.
+            let lsn = match &self.transactions.places {
+                Places::Log(changes) if is_logged => {
+                    record = end_record(COMMITTED, number, time, first);
+                    changes.reserve(record.len())
                 }
-                Err(refused) => {
-                    let (refused, left) = *refused;
-                    hidden.unwrap_or_else(|| self.lock()).take_back(left);
-                    return Err(match refused {
-                        Refused::Changed(record) => {
-                            CommitError::Invalidated { tree: record.tree, key: record.key().into() }
-                        }
-                        Refused::Loaded(tree) => CommitError::Invalidated { tree, key: Arc::default() },
-                        Refused::Ended => CommitError::Ended,
-                        Refused::Failed(error) => CommitError::Failed(error),
-                    });
+                _ => Lsn(0),
+            };
+            before();
+            lsn
+        });
+        drop(reads);
+        match committed {
+            Ok((lsn, ended)) => {
+                *hidden.unwrap_or_else(|| self.lock()) = State::default();
+                after();
+                if let Places::Log(changes) = &self.transactions.places
+                    && lsn > Lsn(0)
+                {
+                    changes.fill(lsn, &record);
                 }
+                self.give_back(kept);
+                self.clean_up(pool, ended);
+                Ok(())
+            }
+            Err(refused) => {
+                let (refused, left) = *refused;
+                hidden.unwrap_or_else(|| self.lock()).take_back(left);
+                Err(match refused {
+                    Refused::Changed(record) => {
+                        CommitError::Invalidated { tree: record.tree, key: record.key().into() }
+                    }
+                    Refused::Loaded(tree) => CommitError::Invalidated { tree, key: Arc::default() },
+                    Refused::Ended => CommitError::Ended,
+                    Refused::Failed(error) => CommitError::Failed(error),
+                })
             }
         }
-        after();
-        self.end(pool);
-        Ok(())
     }
 
     /// Gives back room for undo that is no longer needed: bytes of log, and pages.
@@ -450,7 +457,9 @@ impl Transaction {
                 transactions.places.release();
             }
             clean_up(pool, transactions, ended);
-            self.carry_out_merges(pool);
+            if self.has_number() {
+                self.carry_out_merges(pool);
+            }
         };
         match &transactions.places {
             // What this logs, or a waker, is not what the end of the transaction waits for.

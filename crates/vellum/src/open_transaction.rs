@@ -83,9 +83,10 @@ impl OpenTransaction {
     /// Undoes everything. A later transaction, or the next opening of the database, undoes what cannot be undone now.
     fn undo(&mut self, pool: &Pool) -> Result<()> {
         self.is_ended = true;
-        let undone = self.transaction.rollback_before(pool, || self.undo_owned(None));
+        let owned = self.owned.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let undone = self.transaction.rollback_before(pool, || owned.undo(&self.inner, None));
         if undone.is_err() {
-            let owned = std::mem::take(&mut *lock(&self.owned));
+            let owned = std::mem::take(owned);
             self.inner.undo_later(Box::new(Failed { transaction: self.transaction.clone(), owned }));
         }
         Ok(undone?)

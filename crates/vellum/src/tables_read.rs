@@ -39,8 +39,8 @@ impl TablesRead {
 
 impl Drop for TablesRead {
     fn drop(&mut self) {
-        let tables = std::mem::take(&mut *lock(&self.tables));
-        for table in tables {
+        let tables = self.tables.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for table in std::mem::take(tables) {
             // Its last handle may have gone meanwhile: then nothing else refers to it but its trees that are to be freed.
             let may_be_last = Arc::strong_count(&table) <= table.generations().count();
             if table.is_dropped() {

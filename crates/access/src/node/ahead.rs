@@ -47,6 +47,13 @@ impl<B: Bytes> NodeView<B> {
         slot.at().min(NODE_BYTES)..(slot.at() + slot.record_bytes()).min(NODE_BYTES)
     }
 
+    /// The bytes of the fences, with the prefix.
+    #[inline]
+    pub fn range_of_fences(self) -> Range<usize> {
+        let upper_rest = self.upper_length().saturating_sub(self.prefix_len());
+        self.lower_at().saturating_sub(upper_rest)..NODE_BYTES
+    }
+
     /// The bytes in use beyond [`GUIDE_BYTES`](Self::GUIDE_BYTES): slots, and then records with fences.
     #[inline]
     pub fn bytes_in_use(self) -> [Range<usize>; 2] {

@@ -90,10 +90,7 @@ impl LeafCopy {
         self.take_page();
         self.copy_bytes(leaf, WORD_AT..HINTS_AT);
         // Where the fences are is read from the copy, which does not change any more.
-        let view = self.view();
-        let upper_rest = view.upper_length().saturating_sub(view.prefix_len());
-        let fences = view.lower_at().saturating_sub(upper_rest)..NODE_BYTES;
-        self.copy_bytes(leaf, fences);
+        self.copy_bytes(leaf, self.view().range_of_fences());
         (self.held, self.count) = (0..0, self.view().count());
     }
 

@@ -38,6 +38,13 @@ impl<B: Bytes> NodeView<B> {
         Find { index: (at - SLOTS_AT) / INNER_STRIDE, found }
     }
 
+    /// [`NodeView::find`] in a leaf, of a key that lies between its fences or is one of them: it has the leaf's prefix, which is not compared.
+    #[inline]
+    pub fn find_between_fences(self, key: &[u8]) -> Find {
+        let (index, slot) = self.search::<true>(key);
+        Find { index, found: slot != ABSENT }
+    }
+
     /// [`NodeView::find`] in a leaf, of a key that it covers and most likely has.
     #[inline(always)]
     pub fn find_covered(self, key: &[u8]) -> Find {

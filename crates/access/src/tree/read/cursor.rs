@@ -478,11 +478,14 @@ impl<'p, P: Pager> Cursor<'p, P> {
                     *seen = Some(Box::new(resolved));
                     return Ok((place, index, usize::MAX));
                 }
+                // They are copied after the search, and lie at the other end of the page.
+                let fences = view.range_of_fences();
+                tree.pager.prefetch(place.node.id(), fences.start, fences.len());
                 let index = match towards {
                     Towards::First => 0,
                     Towards::Last => view.count(),
                     Towards::Key(key) | Towards::After(key) => {
-                        let find = view.find(key);
+                        let find = view.find_between_fences(key);
                         find.index + usize::from(find.found && stand == Stand::After)
                     }
                 };
