@@ -130,6 +130,11 @@ impl Wait {
         Self { waiting: waiting.clone(), transaction, waiter: waiting.join(transaction) }
     }
 
+    /// The number of the transaction for which it waits.
+    pub fn transaction(&self) -> u64 {
+        self.transaction
+    }
+
     /// Waits until it may go on, for at most `longest`.
     pub fn wait(self, longest: Duration) -> Option<Baton> {
         // If that time never comes, it waits without a limit.

@@ -19,6 +19,7 @@ use crate::{
     driver::{Driver, lock},
     handle::{Handle, perform_on, with_result},
     life::{OpenTable, Writing},
+    patience::Patience,
     running,
     shared::{Order, Owed, Owned, Slot},
 };
@@ -30,7 +31,6 @@ use std::{
     time::Duration,
 };
 use vellum_access::{AccessError, Batch, NumberedRoot, Tree};
-use vellum_base::primitive::Instant;
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
@@ -112,15 +112,14 @@ impl<T> std::fmt::Debug for TableFuture<T> {
 /// Makes a change as its own transaction, and waits for those in its way, and until the change is durable, without a
 /// thread.
 async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Result<Owned> {
-    let (inner, begun) = (&*table.inner, Instant::now());
+    let (inner, mut patience) = (&*table.inner, Patience::new());
     let mut baton = None;
     loop {
         let perform = |tree: Tree<'_, Pool>| perform_on(tree, &key, &task);
         let done = with_result(perform, |change| table.change_and_commit(change));
         // A waker may run its task at once, which commits something and waits for it: that is not what this one waits for.
         inner.durable.keep_last_change(|| drop(baton.take()));
-        let left = running::PATIENCE.saturating_sub(begun.elapsed());
-        let conflict = match done {
+        let (conflict, committed) = match done {
             Ok(done) => {
                 // What this thread has logged last.
                 if let Some(arrival) = inner.durable.commit_later(inner.durability) {
@@ -128,12 +127,16 @@ async fn change_in_turn(table: Handle, key: Vec<u8>, task: Task<Vec<u8>>) -> Res
                 }
                 return Ok(done);
             }
-            Err(conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => conflict,
-            // The conflict may be with a transaction that has ended and cannot be rolled back.
-            Err(conflict @ Error::Conflict { .. }) => return inner.undo_rest().and(Err(conflict)),
+            Err(conflict @ Error::Conflict { committed, .. }) => (conflict, committed),
             Err(error) => return Err(error),
         };
-        match running::wait_for(inner, &conflict) {
+        let wait = running::wait_for(inner, &conflict);
+        let left = patience.left(wait.as_ref());
+        if committed || left.is_zero() {
+            // The conflict may be with a transaction that has ended and cannot be rolled back.
+            return inner.undo_rest().and(Err(conflict));
+        }
+        match wait {
             Some(wait) => baton = waited(inner, wait, left).await,
             None => inner.turns.pauses.pause(PAUSE).await,
         }

@@ -12,6 +12,7 @@ use crate::{
     generations::Generation,
     life::{OpenTable, Writing, with_name},
     open_transaction::OpenTransaction,
+    patience::Patience,
     plant::Plant,
     range::as_slice,
     running,
@@ -23,7 +24,6 @@ use std::{
     sync::{Arc, Weak},
 };
 use vellum_access::{AccessError, Tree, WriteMode, Written};
-use vellum_base::primitive::Instant;
 use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::CommitError;
@@ -259,20 +259,18 @@ impl Handle {
     /// Makes a change as its own transaction. If another one is changing the record, that may be over in a moment.
     #[cold]
     pub(crate) fn change_in_turn(&self, change: ErasedChange<'_>) -> Result<()> {
-        let begun = Instant::now();
-        let mut baton = None;
+        let (mut patience, mut baton) = (Patience::new(), None);
         loop {
             let done = self.change_in_transaction(change);
             drop(baton.take());
-            let left = running::PATIENCE.saturating_sub(begun.elapsed());
-            match done {
-                Err(ref conflict @ Error::Conflict { committed: false, .. }) if !left.is_zero() => {
-                    baton = running::wait_or_pause(&self.inner, conflict, left);
-                }
+            let Err(conflict @ Error::Conflict { committed, .. }) = done else { return done };
+            let wait = running::wait_for(&self.inner, &conflict);
+            let left = patience.left(wait.as_ref());
+            if committed || left.is_zero() {
                 // The conflict may be with a transaction that has ended and cannot be rolled back.
-                Err(conflict @ Error::Conflict { .. }) => return self.inner.undo_rest().and(Err(conflict)),
-                done => return done,
+                return self.inner.undo_rest().and(Err(conflict));
             }
+            baton = running::wait_or_pause(wait, left);
         }
     }
 

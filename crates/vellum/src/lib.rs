@@ -104,6 +104,7 @@ mod open_transaction;
 mod operations;
 mod options;
 mod owned;
+mod patience;
 mod pauses;
 mod plant;
 pub mod pool;

@@ -223,13 +223,10 @@ pub(crate) fn wait_for(inner: &Inner, conflict: &Error) -> Option<Wait> {
     inner.durable.wait_for_keeper(tree_of(inner, table)?, key)
 }
 
-/// How long a single operation waits for transactions in its way.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-
 /// Waits for the transaction that a conflict was with, for at most `longest`; if it is not known, for a moment.
-pub(crate) fn wait_or_pause(inner: &Inner, conflict: &Error, longest: Duration) -> Option<Baton> {
+pub(crate) fn wait_or_pause(wait: Option<Wait>, longest: Duration) -> Option<Baton> {
     const PAUSE: Duration = Duration::from_micros(20);
-    let Some(wait) = wait_for(inner, conflict) else {
+    let Some(wait) = wait else {
         thread::sleep(PAUSE);
         return None;
     };

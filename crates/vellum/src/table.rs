@@ -26,7 +26,8 @@ type Find = fn(&mut vellum_access::Cursor<'_, Pool>) -> std::result::Result<Opti
 /// database cannot be closed while handles exist.
 ///
 /// A change of a record that an open transaction has changed waits for that transaction for 20 milliseconds, and then
-/// fails with [`Error::Conflict`](crate::Error::Conflict): nothing has happened, and it may be tried again. Inside of
+/// fails with [`Error::Conflict`](crate::Error::Conflict): nothing has happened, and it may be tried again. For the next
+/// transaction in its way it waits as long again, up to a second for all of them. Inside of
 /// [`Database::run`](crate::Database::run), which tries again by itself, use the operations of the transaction.
 ///
 /// ```

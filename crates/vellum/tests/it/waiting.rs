@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
     task::{Context, Poll, Wake, Waker},
@@ -391,4 +391,43 @@ fn a_task_that_is_run_inside_a_transaction_of_another_one_waits_for_that() {
             break;
         }
     }
+}
+
+/// Each of those in its way is short, and there is always another one.
+#[test]
+fn a_change_by_itself_waits_longer_for_many_than_for_one() {
+    let (database, table) = database(40);
+    let is_over = AtomicBool::new(false);
+    let changed: Vec<_> = thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let run = database.run(|transaction| {
+                        transaction.put(&table, "key", "transaction")?;
+                        thread::sleep(Duration::from_millis(4));
+                        Ok(())
+                    });
+                    run.unwrap();
+                }
+            });
+        }
+        let change = |number: u32| match number % 2 {
+            0 => table.put("key", "alone").map(drop),
+            _ => block_on(table.put_async("key", "a task")).map(drop),
+        };
+        let changed = (0..30).map(change).collect();
+        is_over.store(true, Ordering::Relaxed);
+        changed
+    });
+    assert!(changed.iter().all(Result::is_ok), "{changed:?}");
+
+    let other = database.begin().unwrap();
+    other.put(&table, "key", "for long").unwrap();
+    let mut least = Duration::MAX;
+    for _ in 0..5 {
+        let begun = Instant::now();
+        assert!(matches!(table.put("key", "alone"), Err(Error::Conflict { committed: false, .. })));
+        least = least.min(begun.elapsed());
+    }
+    assert!((Duration::from_millis(20)..Duration::from_millis(500)).contains(&least), "{least:?}");
 }
