@@ -19,6 +19,7 @@ mod chain;
 mod change_log;
 mod checkpoint;
 mod coarse;
+mod commit_error;
 mod depot;
 mod durable_pool;
 mod error;
@@ -61,12 +62,13 @@ mod writer;
 
 pub use backup::{BackupFile, BackupProgress, BackupSummary, PointInTime, RestoredPoint, Until, restore};
 pub use backup_error::{BackupError, shown_time};
+pub use commit_error::CommitError;
 pub use durable_pool::{DurablePool, Earlier, Loading, LogState, Recovery};
 pub use error::TxnError;
 pub use follow::{Committed, Follower, LargeValue, LoadedTree, LoggedValue, TreeChange, TreeChangeKind};
 pub use reads::Edge;
 pub use settings::{Durability, LogSettings, SnapshotLimit};
-pub use transaction::{CommitError, Transaction};
+pub use transaction::Transaction;
 pub use transactions::{History, OldestSnapshot};
 pub use vellum_wal::{
     Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, BufferDamage, BufferFlaw, FollowedLog,

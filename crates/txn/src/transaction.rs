@@ -3,6 +3,7 @@
 use crate::{
     TxnError,
     before::BeforeImage,
+    commit_error::CommitError,
     exposure::Exposure,
     leftovers,
     lock_order::{OrderedGuard, OrderedMutex, rank},
@@ -48,22 +49,6 @@ pub struct Transaction {
     put_off: Mutex<PutOff>,
     /// What it has read, if it is serializable.
     reads: Option<OrderedMutex<ReadSet, { rank::READS }>>,
-}
-
-/// Why a transaction cannot be committed.
-#[derive(Debug)]
-pub enum CommitError {
-    /// It is serializable, and something that it has read has been changed since.
-    Invalidated {
-        /// The root of the tree.
-        tree: PageId,
-        /// The key that was changed.
-        key: Arc<[u8]>,
-    },
-    /// Its snapshot has been ended.
-    Ended,
-    /// Others' changes could not be read.
-    Failed(PoolError),
 }
 
 impl Transaction {

@@ -479,8 +479,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                     return Ok((place, index, usize::MAX));
                 }
                 // They are copied after the search, and lie at the other end of the page.
-                let fences = view.range_of_fences();
-                tree.pager.prefetch(place.node.id(), fences.start, fences.len());
+                scan::fetch(tree, &place.node, view.range_of_fences());
                 let index = match towards {
                     Towards::First => 0,
                     Towards::Last => view.count(),
@@ -554,9 +553,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
         let Some((parent, at)) = sibling else { return };
         if let Ok(Place { node, .. }) = self.tree.leaf_of(parent, at, Approach::InPassing) {
-            for bytes in NodeView::new(node.bytes()).bytes_in_use() {
-                self.tree.pager.prefetch(node.id(), bytes.start, bytes.len());
-            }
+            NodeView::new(node.bytes())
+                .bytes_in_use()
+                .into_iter()
+                .for_each(|bytes| scan::fetch(&self.tree, &node, bytes));
         }
     }
 

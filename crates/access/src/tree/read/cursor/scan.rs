@@ -10,7 +10,7 @@ use crate::node::NodeView;
 use crate::tree::Tree;
 use crate::tree::descend::Direction;
 use crate::tree::read::record::{StoredValue, value_in};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// How many records are fetched into the processor's cache before the first is shown, at most: the processor itself
@@ -89,9 +89,12 @@ pub(super) fn latch<'p, P: Pager>(
 ) -> Result<P::Shared<'p>, Interrupt> {
     let view = NodeView::new(leaf.bytes());
     let last = index.saturating_add(expected.min(RECORDS_FETCHED)).min(end).min(count);
-    for slot in index..last {
-        let record = view.record_range(slot);
-        tree.pager.prefetch(leaf.id(), record.start, record.len());
-    }
+    (index..last).for_each(|slot| fetch(tree, leaf, view.record_range(slot)));
     leaf.share()
+}
+
+/// Prefetches bytes of a leaf into the processor's cache.
+#[inline]
+pub(super) fn fetch<'p, P: Pager>(tree: &Tree<'p, P>, leaf: &P::Optimistic<'p>, bytes: Range<usize>) {
+    tree.pager.prefetch(leaf.id(), bytes.start, bytes.len());
 }
