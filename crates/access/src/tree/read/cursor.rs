@@ -553,10 +553,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
         let Some((parent, at)) = sibling else { return };
         if let Ok(Place { node, .. }) = self.tree.leaf_of(parent, at, Approach::InPassing) {
-            NodeView::new(node.bytes())
-                .bytes_in_use()
-                .into_iter()
-                .for_each(|bytes| scan::fetch(&self.tree, &node, bytes));
+            let used = NodeView::new(node.bytes()).bytes_in_use();
+            used.into_iter().for_each(|bytes| scan::fetch(&self.tree, &node, bytes));
         }
     }
 
