@@ -8,14 +8,22 @@
 //! table. So a transaction that makes tables and takes them back again and again needs no more than the most that it had
 //! at once, and a page for each table whose handles are kept.
 
-use crate::{catalog::TableRecord, life::OpenTable, plant::Plant, savepoints::Savepoint, shared::Inner};
-use std::{collections::BTreeMap, sync::Arc};
+use crate::{
+    catalog::TableRecord, doomed_trees::address_of, life::OpenTable, plant::Plant, savepoints::Savepoint,
+    shared::Inner,
+};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 use vellum_base::{PageId, plant::is_planted};
 
 /// The changes of a transaction to tables as a whole.
 #[derive(Default)]
 pub(crate) struct Owned {
     changes: Vec<Change>,
+    /// The places in that list of the changes of each table, by its address. There may be thousands of tables.
+    by_table: BTreeMap<usize, Vec<usize>>,
     /// What it has taken back, which few transactions do.
     rest: Option<Box<TakenBack>>,
 }
@@ -58,7 +66,25 @@ impl Owned {
         if fate == Fate::Dropped {
             table.set_dropped(true);
         }
+        self.by_table.entry(address_of(&table)).or_default().push(self.changes.len());
         self.changes.push(Change { at, table, fate });
+    }
+
+    /// Takes the last change out. Tells whether it was the only one of its table.
+    fn pop(&mut self) -> Option<(Change, bool)> {
+        let change = self.changes.pop()?;
+        let is_only = match self.by_table.entry(address_of(&change.table)) {
+            Entry::Vacant(_) => true,
+            Entry::Occupied(mut places) => {
+                places.get_mut().pop();
+                let is_only = places.get().is_empty();
+                if is_only {
+                    places.remove();
+                }
+                is_only
+            }
+        };
+        Some((change, is_only))
     }
 
     /// How many changes there are.
@@ -89,7 +115,8 @@ impl Owned {
     }
 
     fn has(&self, fate: Fate, table: &Arc<OpenTable>) -> bool {
-        self.changes.iter().any(|change| change.fate == fate && Arc::ptr_eq(&change.table, table))
+        let places = self.by_table.get(&address_of(table)).into_iter().flatten();
+        places.filter_map(|place| self.changes.get(*place)).any(|change| change.fate == fate)
     }
 
     /// The transaction is about to be committed, and nothing can be in the way: threads that read a tree that it replaces
@@ -112,7 +139,7 @@ impl Owned {
         // thousands.
         let (mut places, mut ends) = (BTreeMap::new(), Vec::with_capacity(self.changes.len()));
         for Change { table, fate, .. } in &self.changes {
-            let place = *places.entry(Arc::as_ptr(table).addr()).or_insert(ends.len());
+            let place = *places.entry(address_of(table)).or_insert(ends.len());
             if place == ends.len() {
                 ends.push((table, false, None));
             }
@@ -154,11 +181,10 @@ impl Owned {
         let first = since.map_or(0, |since| self.count_before(since));
         let has_any = self.changes.len() > first || self.rest.is_some();
         while self.changes.len() > first
-            && let Some(change) = self.changes.pop()
+            && let Some((change, is_only)) = self.pop()
         {
-            let is_still_owned = self.changes.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
             let is_forgotten = change.fate == Fate::Dropped && is_planted("vellum", Plant::DropNotTakenBack);
-            if !is_still_owned && !is_forgotten {
+            if is_only && !is_forgotten {
                 change.table.end_owning(change.fate == Fate::Created, None);
             }
             // No other snapshot has ever seen the table or tree.
@@ -200,7 +226,7 @@ impl Owned {
     /// The trees of a table that are to be freed have doomed records that others cannot change before the transaction ends:
     /// until then they are not freed.
     pub(crate) fn hold(&mut self, table: Arc<OpenTable>) {
-        self.rest.get_or_insert_default().tables.insert(Arc::as_ptr(&table).addr(), table);
+        self.rest.get_or_insert_default().tables.insert(address_of(&table), table);
     }
 
     /// Empties the trees of a table whose creation was undone.
@@ -213,7 +239,7 @@ impl Owned {
             Some(mut roots) => {
                 roots.push(first);
                 let rest = self.rest.get_or_insert_default();
-                rest.tables.remove(&Arc::as_ptr(&table).addr());
+                rest.tables.remove(&address_of(&table));
                 rest.emptied.push((table, roots));
             }
             // It is freed when the transaction has ended.

@@ -12,6 +12,8 @@ use vellum_base::{Apart, PageId};
 
 /// How many parts there are.
 const PARTS: usize = 16;
+/// How many chains each of them has at least once it has had an entry.
+const CHAINS_KEPT: usize = 16;
 
 /// The open transactions that have changed records, and operations that are about to, by the roots of the tables'
 /// current trees.
@@ -22,37 +24,113 @@ pub(crate) struct Writers {
 /// The entries of some threads.
 struct Part(Apart<Mutex<Places>>);
 
-/// Entries, each of which keeps its place, so that it is found at once however many there are.
+/// Entries, each of which keeps its place, so that it ends at once however many there are. Those of one table are in one
+/// chain, so that a query does not look at those of all tables.
 #[derive(Default)]
 struct Places {
-    /// The root of the table, and the transaction's number, or zero for an operation.
-    all: Vec<Option<(PageId, u64)>>,
+    all: Vec<Place>,
     /// Those that are free.
     free: Vec<usize>,
+    /// The first place of each chain: a power of two of them, and as many as places or more.
+    chains: Vec<Option<usize>>,
+}
+
+/// An entry in its chain, or a free place.
+struct Place {
+    /// The root of the table.
+    root: PageId,
+    /// The transaction's number, or zero for an operation.
+    number: u64,
+    before: Option<usize>,
+    after: Option<usize>,
 }
 
 impl Places {
-    fn take(&mut self, entry: (PageId, u64)) -> usize {
-        if let Some(place) = self.free.pop()
-            && let Some(free) = self.all.get_mut(place)
-        {
-            *free = Some(entry);
-            return place;
+    fn take(&mut self, root: PageId, number: u64) -> usize {
+        let entry = Place { root, number, before: None, after: None };
+        let place = match self.free.pop() {
+            Some(place) if place < self.all.len() => place,
+            _ => self.all.len(),
+        };
+        match self.all.get_mut(place) {
+            Some(free) => *free = entry,
+            None => self.all.push(entry),
         }
-        self.all.push(Some(entry));
-        self.all.len() - 1
+        if self.all.len() > self.chains.len() {
+            self.lengthen();
+        } else {
+            self.link(place);
+        }
+        place
     }
 
     fn give_back(&mut self, place: usize) {
-        if let Some(taken) = self.all.get_mut(place) {
-            *taken = None;
+        if place < self.all.len() {
+            self.unlink(place);
             self.free.push(place);
         }
-        // Queries look at all places.
         if self.free.len() == self.all.len() {
             self.all.clear();
             self.free.clear();
+            // What many have needed few do not keep.
+            self.chains.truncate(CHAINS_KEPT);
         }
+    }
+
+    /// The entries of the chain that has all of a table.
+    fn chain(&self, root: PageId) -> impl Iterator<Item = &Place> {
+        let first = self.chains.get(self.chain_of(root)).copied().flatten();
+        let place = |place: usize| self.all.get(place);
+        std::iter::successors(first.and_then(place), move |entry| entry.after.and_then(place))
+    }
+
+    #[inline]
+    fn chain_of(&self, root: PageId) -> usize {
+        // Roots are often at the same distance from each other.
+        let spread = root.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        spread as usize & self.chains.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn link(&mut self, place: usize) {
+        let Some(root) = self.all.get(place).map(|entry| entry.root) else { return };
+        let chain = self.chain_of(root);
+        let Some(first) = self.chains.get_mut(chain) else { return };
+        let after = first.replace(place);
+        if let Some(next) = after.and_then(|after| self.all.get_mut(after)) {
+            next.before = Some(place);
+        }
+        if let Some(entry) = self.all.get_mut(place) {
+            (entry.before, entry.after) = (None, after);
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, place: usize) {
+        let Some(Place { root, before, after, .. }) = self.all.get(place) else { return };
+        let (root, before, after) = (*root, *before, *after);
+        if let Some(next) = after.and_then(|after| self.all.get_mut(after)) {
+            next.before = before;
+        }
+        if let Some(last) = before {
+            if let Some(last) = self.all.get_mut(last) {
+                last.after = after;
+            }
+            return;
+        }
+        let chain = self.chain_of(root);
+        if let Some(first) = self.chains.get_mut(chain) {
+            *first = after;
+        }
+    }
+
+    /// Makes as many chains as there are places. All of these are taken.
+    #[cold]
+    fn lengthen(&mut self) {
+        let count = self.all.len().next_power_of_two().max(CHAINS_KEPT);
+        self.chains.clear();
+        self.chains.resize(count, None);
+        (0..self.all.len()).for_each(|place| self.link(place));
     }
 }
 
@@ -83,7 +161,7 @@ impl Writers {
         if !is_allowed() {
             return None;
         }
-        let place = writers.take((root, number));
+        let place = writers.take(root, number);
         drop(writers);
         Some(Entry { part: part.clone(), root, place })
     }
@@ -93,7 +171,7 @@ impl Writers {
         let mut parts = self.parts.iter();
         parts.any(|part| {
             let writers = lock(&part.0.0);
-            writers.all.iter().flatten().any(|(of, number)| *of == root && is_it(*number))
+            writers.chain(root).any(|entry| entry.root == root && is_it(entry.number))
         })
     }
 }
@@ -155,6 +233,32 @@ mod tests {
             assert!((0..150).all(|number| writers.any(table, |of| of == number) == (number >= 100)));
             drop(again);
             assert_eq!(places(), 0);
+        }
+    }
+
+    #[test]
+    fn a_query_looks_at_few_entries_of_other_tables() {
+        let mut places = Places::default();
+        for stride in [1, 3, 64, 1024] {
+            let root = |number: u64| PageId(number * stride);
+            let mut taken: Vec<_> = (1..=4096).map(|number| places.take(root(number), number)).collect();
+            // Half of them end, and others come, so that chains lose entries at each place.
+            for number in (1..=4096).step_by(2) {
+                places.give_back(std::mem::replace(&mut taken[number as usize - 1], usize::MAX));
+            }
+            for (number, place) in (4097..).zip(taken.iter_mut().step_by(2)) {
+                *place = places.take(root(number), number);
+            }
+            for number in 1..=6144 {
+                let (looked_at, found) =
+                    places.chain(root(number)).fold((0, false), |(count, found), entry| {
+                        (count + 1, found || (entry.root, entry.number) == (root(number), number))
+                    });
+                assert_eq!(found, number > 4096 || number % 2 == 0, "{number} of stride {stride}");
+                assert!(looked_at <= 16, "{looked_at} for {number} of stride {stride}");
+            }
+            taken.into_iter().for_each(|place| places.give_back(place));
+            assert!(places.all.is_empty() && places.chains.iter().all(Option::is_none));
         }
     }
 
