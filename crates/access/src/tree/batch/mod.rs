@@ -13,6 +13,7 @@
 //!   the thread completes that read once it is done, because the owner may not come back for long.
 //! - An operation that misses again and again, because reads of others evict what it has read, is done as the call for one key
 //!   does it, which waits.
+//! - An operation that finds its leaf changed, often by another one of the batch, goes down again at once.
 //! - A change is made in one step at the end, under the leaf's latch, as in the call for one key. A change that needs
 //!   more than the leaf (a split, a large value) is left to that call, which may wait.
 //!
