@@ -5,6 +5,7 @@
 
 use crate::Durability;
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
@@ -42,9 +43,23 @@ pub(crate) const LOG_THREAD: &str = "vellum-log";
 
 /// Whether this is the log's thread, which alone wakes tasks: a waker is the caller's code. It may drop the last handle of
 /// the database, and closing waits for other threads of the engine; or it runs the task, which changes something, while
-/// this thread is about to wait for a change of its own.
+/// this thread is about to wait for a change of its own. So does a waker that this thread calls, of this log or of another
+/// one: what it does may hold locks while it flushes. The tasks that wait for that are woken when it has returned.
 fn is_logs_own() -> bool {
-    thread::current().name() == Some(LOG_THREAD)
+    thread::current().name() == Some(LOG_THREAD) && !IS_WAKING.try_with(Cell::get).unwrap_or_default()
+}
+
+vellum_base::primitive::thread_local! {
+    /// Whether this thread calls wakers.
+    static IS_WAKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that this thread calls wakers. They do not panic out of it.
+fn waking(work: impl FnOnce()) {
+    // A thread that is about to end notes nothing.
+    let was_waking = IS_WAKING.try_with(|is_waking| is_waking.replace(true)).unwrap_or_default();
+    work();
+    let _ = IS_WAKING.try_with(|is_waking| is_waking.set(was_waking));
 }
 
 /// What the log's thread is asked to do.
@@ -166,10 +181,12 @@ impl Waiting {
         } else {
             drop(list);
         }
-        for waker in arrived {
-            // A waker is the caller's code. If it panics the others are still woken.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        }
+        waking(|| {
+            for waker in arrived {
+                // A waker is the caller's code. If it panics the others are still woken.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
+        });
     }
 
     /// The records whose durability tasks wait for.

@@ -153,6 +153,63 @@ fn only_the_logs_own_thread_wakes_tasks() {
     assert!(called.iter().all(|thread| thread == "vellum-log"), "{called:?}");
 }
 
+/// Notes whether it is called inside a waker of the same thread, which may hold locks while it flushes, as a checkpoint does.
+struct Nests {
+    /// The threads that are inside, and how many calls have ended.
+    inside: Arc<Mutex<(Vec<thread::ThreadId>, u32)>>,
+    is_nested: Arc<AtomicBool>,
+    /// Where it lets another task wait, and then waits for the same record.
+    then: Mutex<Option<(Arc<Log>, Arc<LogFlusher>)>>,
+}
+
+impl Wake for Nests {
+    fn wake(self: Arc<Self>) {
+        let own = thread::current().id();
+        let mut inside = self.inside.lock().unwrap();
+        self.is_nested.fetch_or(inside.0.contains(&own), Ordering::SeqCst);
+        inside.0.push(own);
+        drop(inside);
+        if let Some((log, flusher)) = self.then.lock().unwrap().take() {
+            let hole = log.reserve(4).unwrap();
+            let lsn = hole.lsn();
+            let mut arrival = flusher.arrival(lsn, Durability::Synced);
+            let (inside, is_nested) = (self.inside.clone(), self.is_nested.clone());
+            let next = Waker::from(Arc::new(Self { inside, is_nested, then: Mutex::default() }));
+            assert!(Pin::new(&mut arrival).poll(&mut Context::from_waker(&next)).is_pending());
+            hole.fill(b"more").unwrap();
+            log.wait(lsn, Durability::Synced).unwrap();
+            // It goes on waiting.
+            std::mem::forget(arrival);
+        }
+        let mut inside = self.inside.lock().unwrap();
+        inside.0.retain(|thread| *thread != own);
+        inside.1 += 1;
+    }
+}
+
+#[test]
+fn a_waker_is_not_called_inside_another_one() {
+    // The other task waits for the same log, or for another one.
+    for place in [0, 1].repeat(20) {
+        let logs = [12, 13].map(|seed| open(&SimulatedDisk::new(seed)));
+        let flushers = logs.each_ref().map(|log| Arc::new(LogFlusher::start(log.clone()).unwrap()));
+        let (inside, is_nested) = <(Arc<Mutex<(Vec<_>, _)>>, Arc<AtomicBool>)>::default();
+        let then = Mutex::new(Some((logs[place].clone(), flushers[place].clone())));
+        let nests = Nests { inside: inside.clone(), is_nested: is_nested.clone(), then };
+        let hole = logs[0].reserve(4).unwrap();
+        let mut arrival = flushers[0].arrival(hole.lsn(), Durability::Synced);
+        let waker = Waker::from(Arc::new(nests));
+        assert!(Pin::new(&mut arrival).poll(&mut Context::from_waker(&waker)).is_pending());
+        hole.fill(b"late").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while inside.lock().unwrap().1 < 2 {
+            assert!(Instant::now() < deadline, "a task was not woken");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_nested.load(Ordering::SeqCst), "in log {place}");
+    }
+}
+
 #[test]
 fn what_nobody_waits_for_is_flushed_when_it_is_asked_for() {
     let disk = SimulatedDisk::new(2);
