@@ -246,8 +246,7 @@ impl Versions {
     pub fn retract(&self, record: BeforeImage<'_>, writer: u64) {
         self.change(record, |chain| {
             // Another writer may have claimed the record as soon as this one counted as rolled back.
-            chain.versions.retain(|version| version.writer.id != writer);
-            false
+            (false, chain.retract(writer))
         });
     }
 
@@ -257,11 +256,8 @@ impl Versions {
         let mut is_retracted = false;
         self.change(record, |chain| {
             // The shard is locked: a thread that moves versions has entered a generation before it copies them.
-            if self.generations.is_empty() {
-                chain.versions.retain(|version| version.writer.id != writer);
-                is_retracted = true;
-            }
-            false
+            is_retracted = self.generations.is_empty();
+            (false, if is_retracted { chain.retract(writer) } else { 0 })
         });
         is_retracted
     }
@@ -283,7 +279,10 @@ impl Versions {
 
     /// Forgets the changes of a record that all snapshots that are not covered see: those committed up to `oldest`.
     pub fn prune(&self, record: BeforeImage<'_>, oldest: u64) {
-        self.change(record, |chain| chain.drop_dead(oldest));
+        self.change(record, |chain| {
+            let lost = chain.drop_dead(oldest);
+            (lost > 0, lost)
+        });
     }
 
     /// Removes all dead versions.
@@ -298,17 +297,18 @@ impl Versions {
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
         let (are_noted, mut changed) = (chains.changed.is_some(), SmallVec::<[u64; 64]>::new());
         chains.sweep(|chain| {
-            let (former, hash) = (chain.weight(), chain.hash());
+            let hash = chain.hash();
             let record = chain.first().filter(|_| chain.is_removed).cloned();
-            if !chain.drop_dead(seen_by_all) {
+            let lost = chain.drop_dead(seen_by_all);
+            if lost == 0 {
                 return true;
             }
             changed.extend(are_noted.then_some(hash));
-            shard.shrink(former);
+            shard.shrink(lost);
             if !chain.versions.is_empty() {
-                shard.grow(chain.weight());
                 return true;
             }
+            shard.shrink(Chain::WEIGHT);
             if let Some(record) = record {
                 // Under the shard's lock: see `change`.
                 self.forget_removed(record.image());
@@ -320,8 +320,8 @@ impl Versions {
     }
 
     /// Changes a chain; removes it if it is empty then. `change` says whether commits go that a covered snapshot may
-    /// not see.
-    fn change(&self, record: BeforeImage<'_>, change: impl FnOnce(&mut Chain) -> bool) {
+    /// not see, and what weight the chain loses.
+    fn change(&self, record: BeforeImage<'_>, change: impl FnOnce(&mut Chain) -> (bool, usize)) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
         let mut chains = shard.lock();
@@ -329,15 +329,13 @@ impl Versions {
         else {
             return;
         };
-        let former = chain.get().weight();
-        let commits_go = change(chain.get_mut());
-        shard.shrink(former);
+        let (commits_go, lost) = change(chain.get_mut());
+        shard.shrink(lost);
         let is_forgotten = chain.get().versions.is_empty() && chain.get().is_removed;
         if chain.get().versions.is_empty() {
+            shard.shrink(Chain::WEIGHT);
             chain.remove();
             chains.give_up_room();
-        } else {
-            shard.grow(chain.get().weight());
         }
         if commits_go {
             chains.note_changed(hash);

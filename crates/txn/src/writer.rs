@@ -23,6 +23,18 @@ pub(crate) enum State {
     RolledBack(u64),
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has asked for the state of a writer.
+    pub(crate) static ASKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[inline(always)]
+fn note_asked() {
+    #[cfg(test)]
+    ASKED.set(ASKED.get() + 1);
+}
+
 impl Writer {
     pub fn new(id: u64) -> Self {
         Self { id, committed: AtomicU64::new(0) }
@@ -35,11 +47,13 @@ impl Writer {
 
     /// The time of its commit, if it was committed.
     pub fn committed(&self) -> Option<u64> {
+        note_asked();
         // Acquire: pairs with `commit`, so a reader that sees the commit sees the changes.
         Some(self.committed.load(Ordering::Acquire)).filter(|time| *time > 0 && *time < ROLLED_BACK)
     }
 
     pub fn state(&self) -> State {
+        note_asked();
         match self.committed.load(Ordering::Acquire) {
             0 => State::Open,
             time if time & ROLLED_BACK > 0 => State::RolledBack(time - ROLLED_BACK),

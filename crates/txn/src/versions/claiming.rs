@@ -119,11 +119,11 @@ impl Versions {
                 let is_first = last.is_none_or(|(id, _)| id != writer.id);
                 if is_first {
                     admit(last)?;
-                    let former = chain.weight();
-                    commits_go = chain.drop_dead(seen_by_all);
-                    chain.versions.push(version());
-                    shard.shrink(former);
-                    shard.grow(chain.weight());
+                    let (lost, version) = (chain.drop_dead(seen_by_all), version());
+                    commits_go = lost > 0;
+                    shard.shrink(lost);
+                    shard.grow(version.weight());
+                    chain.versions.push(version);
                 }
                 if is_removal {
                     self.note_removed(chain, writer);
@@ -140,10 +140,7 @@ impl Versions {
     /// Joins versions of a record that no snapshot can tell apart: see [`Chain::cut`].
     #[cold]
     pub(super) fn cut(&self, record: BeforeImage<'_>, snapshots: (&[u64], u64)) {
-        self.change(record, |chain| {
-            chain.cut(snapshots);
-            false
-        });
+        self.change(record, |chain| (false, chain.cut(snapshots)));
     }
 
     /// Whether another writer keeps a record from being changed.

@@ -239,16 +239,16 @@ impl Turn<'_> {
             self.versions.change(record.image(), |now| {
                 // The record was removed after the copy: only memory knows.
                 if !chain.is_removed && now.is_removed {
-                    return false;
+                    return (false, 0);
                 }
                 // Versions that were added meanwhile stay.
                 let is_moved = |version: &Version| {
                     chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
                 };
                 let stays = now.versions.iter().position(|version| !is_moved(version));
-                now.versions.drain(..stays.unwrap_or(now.versions.len()));
+                let lost = now.drop_first(stays.unwrap_or(now.versions.len()));
                 // The generation may go before the covered snapshots do. It notes by itself what is committed later.
-                chain.versions.iter().any(|(_, state, _)| matches!(state, State::Committed(_)))
+                (chain.versions.iter().any(|(_, state, _)| matches!(state, State::Committed(_))), lost)
             });
         }
         Ok(())
