@@ -24,6 +24,7 @@ use crate::{
     shared::{Order, Owed, Owned, Slot},
 };
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -346,14 +347,18 @@ impl Outcome {
 ///
 /// A change that must be a transaction is left to its future: it may have to wait for another transaction, whose task
 /// may be waiting for a read.
-fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
-    let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
+fn run_orders(orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
+    // Those that wait for their turn may be unwanted by then.
+    let mut orders = VecDeque::from(orders);
+    let Some(inner) = orders.front().map(|order| order.inner.clone()) else { return };
     let mut under_way: Vec<Option<UnderWay>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut done: Vec<(Owed, Outcome)> = Vec::new();
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(inner.durable.pool(), inner.read_depth);
     let committed = loop {
-        for Order { inner: order, open, key, task, slot } in orders.drain(..) {
+        while !batch.is_full()
+            && let Some(Order { inner: order, open, key, task, slot }) = orders.pop_front()
+        {
             let table = Handle::new(order, open.clone());
             if slot.is_unwanted() {
                 continue;
@@ -421,7 +426,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
             }
         }
         let committed = inner.commit();
-        orders = more();
+        orders.extend(more());
         if orders.is_empty() && batch.is_empty() {
             break committed;
         }

@@ -12,7 +12,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use vellum::{Answer, Database, Error, ErrorKind, Options, Put, Table, Task, Written};
+use vellum::{
+    Answer, Database, Error, ErrorKind, Options, Put, Statistics, Table, TableFuture, Task, Written,
+};
 use vellum_vm::{Faults, SimulatedDisk, SimulatedFile};
 
 pub(crate) const KEYS: u64 = 5000;
@@ -257,6 +259,38 @@ fn a_waker_that_panics_keeps_no_other_future_waiting() {
     }
     drop(table);
     database.close().unwrap();
+}
+
+/// Drops futures that wait.
+struct Drops(Mutex<Vec<TableFuture<Option<Vec<u8>>>>>);
+
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {
+        let dropped = std::mem::take(&mut *self.0.lock().unwrap());
+        drop(dropped);
+    }
+}
+
+#[test]
+fn what_was_dropped_before_its_turn_is_not_read() {
+    let file = SimulatedFile::new(35);
+    let (database, table) = cold(&file);
+    let held = file.hold_reads();
+    let mut first = Box::pin(table.get_async([0; 8]));
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let drops = Arc::new(Drops(Mutex::default()));
+    let waker = Waker::from(drops.clone());
+    for key in 0..KEYS {
+        let mut future = table.get_async(key.to_be_bytes());
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+        drops.0.lock().unwrap().push(future);
+    }
+    // The first of them that is done drops the others.
+    drop(held);
+    assert_eq!(block_on(first).unwrap(), Some(value(0, 1)));
+    assert_eq!(block_on(table.get_async((KEYS - 1).to_be_bytes())).unwrap(), Some(value(KEYS - 1, 1)));
+    let Statistics { pages_read, pages_allocated, .. } = database.statistics();
+    assert!(pages_read < pages_allocated / 2, "{pages_read} of {pages_allocated}");
 }
 
 #[test]

@@ -24,6 +24,8 @@ mod lookups;
 mod multi_modify;
 mod operation;
 pub(super) mod task;
+#[cfg(test)]
+mod tests;
 
 pub use lookups::Lookups;
 
@@ -41,6 +43,10 @@ const VALUES_BYTES_KEPT: usize = 1 << 20;
 /// More misses than this are no way down a tree: what the operation needs does not fit beside what others read. Each would
 /// evict the pages of the other again and again.
 const MISSES_MAX: u32 = 64;
+
+/// How many operations are under way at once, if that is more than twice the reads that may be. More would gain nothing, and
+/// evict each other's pages. Each step that waits looks at all others that wait.
+const AT_ONCE: usize = 1024;
 
 /// Operations on trees that one thread runs at the same time.
 ///
@@ -81,6 +87,9 @@ pub struct Batch<'p, P: Pager + 'p, K, V> {
     free: Vec<usize>,
     /// The operations that can take a step.
     ready: VecDeque<usize>,
+    /// The operations that take their first step when fewer than `at_once` are under way, the oldest first.
+    later: VecDeque<usize>,
+    at_once: usize,
     waiting: Waiting,
     /// The operations that are done and have not been taken, the earliest first. Not used by a caller that takes them
     /// by place.
@@ -126,6 +135,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             operations: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            later: VecDeque::new(),
+            at_once: AT_ONCE.max(2 * depth),
             waiting: Waiting::default(),
             done: VecDeque::new(),
             done_count: 0,
@@ -160,7 +171,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     /// reserved for it until it is taken.
     #[inline]
     pub fn begin(&mut self, tree: Tree<'p, P>, key: K, task: Task<V>, tag: u64) -> usize {
-        let checked = check_key(key.as_ref());
+        let (checked, is_full) = (check_key(key.as_ref()), self.is_full());
         let request = Some((key, task));
         let operation = Operation { tree, request, tag, state: State::START, misses: 0, gone: None };
         let free = self.free.pop().and_then(|place| Some((place, self.operations.get_mut(place)?)));
@@ -175,10 +186,25 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             }
         };
         match checked {
+            Ok(()) if is_full => self.later.push_back(place),
             Ok(()) => self.ready.push_back(place),
             Err(error) => self.finish(place, Err(error)),
         }
         place
+    }
+
+    /// Whether as many operations are under way as may be: others that are begun now wait for their first step.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        !self.later.is_empty() || self.len() - self.done_count >= self.at_once
+    }
+
+    /// Lets operations begin for which there was no place before.
+    #[cold]
+    fn begin_later(&mut self) {
+        let under_way = self.len() - self.done_count - self.later.len();
+        let count = self.at_once.saturating_sub(under_way).min(self.later.len());
+        self.ready.extend(self.later.drain(..count));
     }
 
     /// Lets each operation that can take a step take one. If none can, collects finished reads, and waits for one if
@@ -197,6 +223,9 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     /// [`advance`](Self::advance) for a caller that soon does so again: the reads that are begun reach the device then,
     /// by the call that waits for others, or takes what is done.
     fn advance_unflushed(&mut self, wait: bool) {
+        if !self.later.is_empty() {
+            self.begin_later();
+        }
         if self.ready.is_empty() {
             self.refill(wait);
         } else if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
@@ -520,63 +549,5 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             self.done_count += 1;
             self.done.push_back(index);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use vellum_pool::{Pool, PoolOptions};
-    use vellum_vm::SimulatedFile;
-
-    /// Two large values do not fit into memory together: the read of one evicts the other, and their leaf.
-    #[test]
-    fn operations_whose_pages_do_not_fit_together_end() {
-        for (one, other) in [(9, 15), (15, 9), (12, 13), (15, 15)] {
-            let options = PoolOptions::default().pool_bytes(24 * 4096).capacity_bytes(1 << 28);
-            let pool = Pool::create_on(Arc::new(SimulatedFile::new(2)), &options).unwrap();
-            let tree = Tree::create(&pool).unwrap();
-            for (key, pages) in [(1, one), (2, other)] {
-                tree.upsert(&[key], &vec![key; pages * 4096 - 100]).unwrap();
-            }
-            for keys in [[[1], [2]], [[2], [1]]].into_iter().cycle().take(12) {
-                let mut shown = 0;
-                tree.multi_get_part(&keys, 16, 0..1, |index, found| {
-                    assert_eq!(found.unwrap(), Some(&keys[index][..]), "{one} and {other} pages");
-                    shown += 1;
-                });
-                assert_eq!(shown, 2);
-            }
-        }
-    }
-
-    /// One of the answers is never taken: the values of all others must not pile up because of it.
-    #[test]
-    fn values_that_were_taken_are_dropped_though_others_were_not() {
-        let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 28);
-        let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
-        let tree = Tree::create(&pool).unwrap();
-        let value = |number: u32| vec![number as u8; 1000];
-        (0..300u32).for_each(|number| assert!(tree.insert(&number.to_be_bytes(), &value(number)).unwrap()));
-        let mut batch: Batch<'_, Pool, [u8; 4], Vec<u8>> = Batch::new(&pool, 16);
-        let first = batch.begin(tree, 7u32.to_be_bytes(), Task::Get, 7);
-        for round in 0..40 {
-            let places: Vec<_> = (0..300u32)
-                .map(|number| (number, batch.begin(tree, number.to_be_bytes(), Task::Get, 0)))
-                .collect();
-            for (number, place) in places {
-                while !batch.is_finished(place) {
-                    batch.advance(true);
-                }
-                let taken = batch
-                    .take_from(place, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(number))));
-                assert_eq!(taken, Some(true), "{number} in round {round}");
-            }
-            assert!(batch.results.values.len() <= VALUES_BYTES_KEPT + 400_000);
-        }
-        let taken = batch.take_from(first, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(7))));
-        assert_eq!(taken, Some(true));
-        assert!(batch.is_empty() && batch.results.values.is_empty());
     }
 }
