@@ -21,6 +21,7 @@ fn a_table_is_dropped_with_its_entries() {
         2,
         &["drop-table removes all entries of the table \"roots\"", "--yes", "vellum tables d --sizes"],
     );
+    place.run(&["drop-table", "d", "fruit"]).fails(1, &["there is no table \"fruit\" in d"]);
     assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
     let dropped = place.run(&["drop-table", "d", "roots", "--yes"]);
     assert!(dropped.err.contains("dropped roots"), "{}", dropped.err);
@@ -113,6 +114,9 @@ fn what_is_missing_is_refused_and_created_by_none_of_them() {
     for command in [
         &["drop-table", "none", "t", "--yes"][..],
         &["clear-table", "none", "t", "-y"],
+        // Before it is asked whether that is meant.
+        &["drop-table", "none", "t"],
+        &["clear-table", "none", "t"],
         &["rename-table", "none", "t", "u"],
     ] {
         place.run(command).fails(6, &["there is no file none"]);

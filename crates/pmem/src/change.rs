@@ -19,7 +19,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.give_back(writer);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         self.clock.fetch_max(writer.clock, Ordering::Relaxed);
-        clients.remove(&writer.id);
+        clients.give_back(writer.id);
     }
 
     /// Gives back the block of a writer.

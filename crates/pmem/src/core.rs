@@ -88,7 +88,7 @@ pub struct Core<L, M> {
     /// read.
     pub late: OnceLock<BTreeMap<u64, (usize, u64)>>,
     poisoned: AtomicBool,
-    pub clients: Mutex<BTreeSet<u16>>,
+    pub clients: Mutex<Numbers>,
     hash_seed: u64,
     layout: PhantomData<fn() -> L>,
 }
@@ -163,8 +163,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             return Err(PmemError::ReadOnly);
         }
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = (0..=u16::MAX).find(|id| !clients.contains(id)).ok_or(PmemError::Clients)?;
-        clients.insert(id);
+        let id = clients.take().ok_or(PmemError::Clients)?;
         // Relaxed: the lock orders this after the end of the client that had the number before.
         let clock = self.clock.load(Ordering::Relaxed);
         let lane = Lane { number: u64::from(id), ..Lane::default() };

@@ -40,6 +40,7 @@ mod medium;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
+mod numbers;
 mod options;
 mod owed;
 mod reclaim;

@@ -195,13 +195,16 @@ impl Archive {
     /// Copies a part of the log, durably, after the parts that end at `end`. It replaces a copy that ends earlier.
     pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
         // Then no file is left where nothing is to be added.
-        self.check_end(end)?;
-        self.check_source(source)?;
+        // A listing takes as long as there are parts.
+        let check = || {
+            let names = self.names()?;
+            self.check_end(&names, end).and_then(|()| self.check_source(&names, source))
+        };
+        check()?;
         let segment = source.file.open().map_err(ArchiveError::Segment)?;
         // Locked until the part has its name. Another process may have added a part until now, and does not from now on.
         let file = self.directory.open(UNFINISHED, &file_options(CreateMode::OpenOrCreate))?;
-        self.check_end(end)?;
-        let former = self.check_source(source)?;
+        let former = check()?;
         let mut part = source.part;
         let follows = end.filter(|end| source.follows_on(*end)).unwrap_or(part.follows);
         part.follows = former.map_or(follows, |former| former.follows);
@@ -245,15 +248,17 @@ impl Archive {
         sources: &[PartSource],
         lives: &LogLives,
     ) -> Result<Option<Lsn>, ArchiveError> {
-        let (mut names, log_end_name) = (self.names()?, name_at(log_end));
+        let (names, log_end_name) = (self.names()?, name_at(log_end));
+        let mut left = &names[..];
         // A part that is damaged does not count: it is written again, if the log still has it.
         let last = loop {
-            let Some(name) = names.pop() else { return Ok(None) };
-            let source = sources.iter().find(|source| source.part.name() == name);
-            if name > log_end_name && source.is_none() {
-                return Err(ArchiveError::Diverged { name });
+            let Some((name, before)) = left.split_last() else { return Ok(None) };
+            left = before;
+            let source = sources.iter().find(|source| source.part.name() == *name);
+            if *name > log_end_name && source.is_none() {
+                return Err(ArchiveError::Diverged { name: name.clone() });
             }
-            match (self.sound_part(&name)?, source) {
+            match (self.sound_part(name)?, source) {
                 (None, _) => {}
                 // A copy of the database wrote it, which had gone on before.
                 (Some(part), _) if part.end > part.start && !lives.may_have(part.life) => {
@@ -266,7 +271,7 @@ impl Archive {
             }
         };
         for source in sources.iter().filter(|source| source.part.end <= last.end) {
-            self.check_source(source)?;
+            self.check_source(&names, source)?;
         }
         // A process that was killed may have left it in the system's cache only.
         self.directory.sync().map_err(write_error)?;
@@ -275,10 +280,9 @@ impl Archive {
 
     /// Checks that what was archived before `end` is there: another directory may be at its path by now, such as the one in
     /// which its file system was mounted.
-    fn check_end(&self, end: Option<Lsn>) -> Result<(), ArchiveError> {
+    fn check_end(&self, names: &[String], end: Option<Lsn>) -> Result<(), ArchiveError> {
         let Some(to) = end else { return Ok(()) };
-        let last = self.names()?.pop();
-        let from = match last.as_deref().map(|name| self.sound_part(name)).transpose()? {
+        let from = match names.last().map(|name| self.sound_part(name)).transpose()? {
             None => None,
             Some(Some(last)) if last.end < to => Some(last.end),
             // One that is damaged says nothing.
@@ -289,8 +293,12 @@ impl Archive {
 
     /// Checks that a part of the log begins with what the archive has of it, and lies between the others as the log
     /// says. Returns what the archive has of it.
-    pub(crate) fn check_source(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
-        let (names, name) = (self.names()?, source.part.name());
+    pub(crate) fn check_source(
+        &self,
+        names: &[String],
+        source: &PartSource,
+    ) -> Result<Option<ArchivedPart>, ArchiveError> {
+        let name = source.part.name();
         let at = names.partition_point(|other| *other < name);
         let is_there = names.get(at) == Some(&name);
         let before = at.checked_sub(1).and_then(|before| names.get(before));

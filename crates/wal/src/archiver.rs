@@ -156,7 +156,7 @@ impl Shared {
         let (end, sources) = self.known_end(self.log.horizon(Durability::Synced).0, false)?;
         // Also what would be added next.
         if let Some(next) = sources.iter().find(|source| end.is_some_and(|end| source.part.end > end)) {
-            self.archive.check_source(next)?;
+            self.archive.check_source(&self.archive.names()?, next)?;
         }
         // An archive that holds nothing yet is examined again.
         if end.is_some() {

@@ -94,6 +94,10 @@ fn remove(
 ) -> Result {
     let Removal { target, table, yes } = arguments;
     if !yes {
+        let database = store::open_to_read(&target.store, general)?;
+        if !database.tables()?.iter().any(|there| there.name == *table) {
+            return Err(store::no_such_table(&database, table, ""));
+        }
         let (path, table) = (shell_path(&target.store.database), named(table));
         return Err(Failure::usage(format!(
             "{command} removes all entries of the table {table} for good; repeat it with --yes if that is meant \

@@ -175,11 +175,17 @@ impl Versions {
         })
     }
 
-    /// The open transaction that keeps others from changing a record, as far as memory knows.
+    /// The open transaction that keeps others from changing a record; `None` also if the file of versions cannot be read.
     pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
-        let hash = hash_of(tree, key);
-        let newest = self.newest_in_buffers((tree, key), hash, Sight::ALL_COMMITS.time);
-        let last = newest.or_else(|| self.lock(hash).find((tree, key), hash).and_then(Chain::last))?;
+        let (hash, sight) = (hash_of(tree, key), Sight::ALL_COMMITS);
+        let newest = self.newest_in_buffers((tree, key), hash, sight.time);
+        let in_memory = newest.or_else(|| self.lock(hash).find((tree, key), hash).and_then(Chain::last));
+        let last = match in_memory {
+            None if self.generations.may_have(sight.time) => {
+                self.generations.last((tree, key, hash), sight).ok()?
+            }
+            last => last,
+        }?;
         (last.1 == State::Open).then_some(last.0)
     }
 
