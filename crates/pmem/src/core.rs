@@ -35,6 +35,7 @@ use crate::{
     layout::{Geometry, KEY_BYTES_MAX, Place, VALUE_BYTES_MAX, mix, record_sum},
     lock,
     medium::{Lane, Medium, Site},
+    numbers::Numbers,
     options::ReclaimOptions,
     owed::Owed,
     scratch::Scratch,
@@ -43,7 +44,7 @@ use crate::{
     superblock::{Shape, Superblock},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
     marker::PhantomData,
     sync::{

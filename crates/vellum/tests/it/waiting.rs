@@ -443,10 +443,14 @@ fn one_that_has_changed_more_than_memory_holds_is_waited_for() {
     let disk = Arc::new(SimulatedDisk::new(41));
     let database = Database::create_in(disk, "data", &options().version_memory_bytes(64 << 10)).unwrap();
     let table = database.create_table("table").unwrap();
-    (0..3000_u32).for_each(|key| drop(table.put(key.to_be_bytes(), [1; 200]).unwrap()));
+    for key in 0..3000_u32 {
+        table.put(key.to_be_bytes(), [1; 200]).unwrap();
+    }
     let reader = database.begin().unwrap();
     let other = database.begin().unwrap();
-    (0..3000_u32).for_each(|key| drop(other.put(&table, key.to_be_bytes(), [2; 200]).unwrap()));
+    for key in 0..3000_u32 {
+        other.put(&table, key.to_be_bytes(), [2; 200]).unwrap();
+    }
     let conflict = table.put(0_u32.to_be_bytes(), "alone").unwrap_err();
     assert!(matches!(conflict, Error::Conflict { committed: false, .. }), "{conflict}");
     thread::scope(|scope| {
