@@ -422,8 +422,8 @@ pub struct ArchiveReader {
     is_begun: bool,
     /// The part that ends where it begins to read, or before.
     before: Option<ArchivedPart>,
-    /// The part that was loaded last.
-    part: Option<ArchivedPart>,
+    /// The part that was loaded last, and where the life ended that wrote it.
+    part: Option<(ArchivedPart, Lsn)>,
     expected: ExpectedLives,
 }
 
@@ -496,7 +496,7 @@ impl ArchiveReader {
             let lsn = self.at;
             self.at = Lsn(lsn.0 + header.bytes());
             if header.kind == Kind::Record {
-                if let Some(part) = self.part.filter(|part| lsn >= self.expected.ends.end(part.life)) {
+                if let Some((part, _)) = self.part.filter(|(_, life_end)| lsn >= *life_end) {
                     return Err(ArchiveError::OtherHistory { name: part.name() });
                 }
                 let from = self.window.len() - (self.end.0 - lsn.0) as usize + HEADER_BYTES;
@@ -583,7 +583,7 @@ impl ArchiveReader {
         self.archive.load(&part, &mut self.window)?;
         self.salt = salt(part.database, part.timeline);
         self.at = if rest > 0 { self.at } else { self.at.max(part.start) };
-        (self.end, self.part) = (part.end, Some(part));
+        (self.end, self.part) = (part.end, Some((part, self.expected.ends.end(part.life))));
         Ok(true)
     }
 }
